@@ -10,7 +10,7 @@ from redrive.records import replace
 __all__ = ["BIG", "METRICS", "OURS", "POSTGRES", "SQLITE", "WORKLOADS", "Measurement", "Metric", "plan"]
 
 OURS = "redrive"
-DBOS, PGQUEUER, PROCRASTINATE = "dbos", "pgqueuer", "procrastinate"
+ABSURD, DBOS, PGQUEUER, PROCRASTINATE = "absurd", "dbos", "pgqueuer", "procrastinate"
 SQLITE, POSTGRES = "sqlite", "postgres"
 
 WORKLOADS = {
@@ -180,9 +180,11 @@ _OURS = [
 
 # Peers get smaller sizes, or a round would take very long.
 _DBOS_SIZES = {"throughput": 100, "idle": 30, "first-step": 30, "backlog": 200, "retries": 60}
+_ABSURD_SIZES = {"throughput": 200, "idle": 30, "first-step": 30, "backlog": 1000, "retries": 200}
 _PEERS = {
     POSTGRES: [
         *(Measurement(workload=name, system=DBOS, size=size) for name, size in _DBOS_SIZES.items()),
+        *(Measurement(workload=name, system=ABSURD, size=size) for name, size in _ABSURD_SIZES.items()),
         Measurement(workload="first-step", system=PGQUEUER, size=100),
         Measurement(workload="backlog", system=PGQUEUER, size=10_000),
         Measurement(workload="retries", system=PGQUEUER, size=1000),

@@ -7,17 +7,19 @@ import sys
 import venv
 from pathlib import Path
 
-from bench.plan import DBOS, PGQUEUER, PROCRASTINATE
+from bench.plan import ABSURD, DBOS, PGQUEUER, PROCRASTINATE
 
 __all__ = ["PACKAGES", "Missing", "make_environment", "python_of"]
 
 FOLDER = Path(__file__).parent.parent.parent / ".bench"
 
 PACKAGES = {
+    ABSURD: ["absurd-sdk>=0.5,<0.6", "absurdctl>=0.5,<0.6", "psycopg[binary]"],
     DBOS: ["dbos>=3.3,<4"],
     PGQUEUER: ["pgqueuer[asyncpg]>=1.6,<2"],
     PROCRASTINATE: ["procrastinate>=3.10,<4", "psycopg[binary,pool]"],
 }
+_MODULES = {ABSURD: "absurd_sdk"}
 
 
 class Missing(Exception):
@@ -32,7 +34,7 @@ def python_of(peer: str) -> Path:
 def make_environment(peer: str) -> None:
     """Make a peer's environment unless it is there."""
     python = python_of(peer)
-    if python.exists() and _run([str(python), "-c", f"import {peer}"]).returncode == 0:
+    if python.exists() and _run([str(python), "-c", f"import {_MODULES.get(peer, peer)}"]).returncode == 0:
         return
     venv.create(FOLDER / peer, clear=True, with_pip=True)
     done = _run([str(python), "-m", "pip", "install", "--quiet", *PACKAGES[peer]])
