@@ -67,6 +67,8 @@ METRICS = {
     "server": Metric("CPU per 1,000 steps, the server's part", "s", more_is_better=False),
     "loop": Metric("CPU per step on the loop's thread", "µs", more_is_better=False),
     "batch": Metric("outcomes per commit", ""),
+    "cpu_run": Metric("CPU per run, server included", "µs", more_is_better=False),
+    "loop_run": Metric("CPU per run on the loop's thread", "µs", more_is_better=False),
     "run": Metric("start to result, p50", "ms", more_is_better=False),
     "here": Metric("in one process, p50", "ms", more_is_better=False),
     "across": Metric("across processes, p50", "ms", more_is_better=False),

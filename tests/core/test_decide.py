@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import typing
 from collections import Counter
@@ -68,7 +67,7 @@ from redrive.core.states import (
 from redrive.core.transitions import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.records import replace, to_json_text
 from redrive.store.recovery import HeldRun
 from redrive.store.runs import RunRow
 
@@ -552,7 +551,7 @@ def test_a_failed_attempt_is_logged_with_its_number_its_delay_and_its_reason() -
         end=AttemptEnd.FAILED,
         began_ago=2 * SECOND,
         category="server_error",
-        failure=json.dumps(DOWN.to_json()),
+        failure=to_json_text(DOWN.to_json()),
         decision=RetryDecision(retry=True, of=4, delay=10.0).to_json(),
         next_in=10 * SECOND,
     )

@@ -6,7 +6,6 @@ of the engine contain no payload values.
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from functools import cache
 from typing import Any
@@ -19,6 +18,7 @@ from redrive.core.retry import RetryDecision
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite, LetterWrite
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import to_json_text
 
 
 class EventLabel(msgspec.Struct, frozen=True, gc=False):
@@ -243,4 +243,4 @@ def status_json(status: RunStatus) -> str:
 
 
 def _dump_values(**values: Any) -> str:
-    return json.dumps({name: value for name, value in values.items() if value is not None})
+    return to_json_text({name: value for name, value in values.items() if value is not None})

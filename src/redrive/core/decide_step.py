@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
 from redrive.core import outcomes
@@ -26,7 +25,7 @@ from redrive.core.transitions import AttemptEnd, AttemptWrite, CircuitSampleWrit
 from redrive.duration import MICROS, to_micros
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.records import replace, to_json_text
 
 CIRCUIT_OPEN_ERROR_TYPE = "redrive.CircuitOpen"
 """The error type of a step that was not called because its circuit was open."""
@@ -91,7 +90,7 @@ def decide_failed_attempt(outcome: outcomes.AttemptFailed, policy: RetryPolicy, 
         end=outcome.end,
         began_ago=outcome.began_ago,
         category=outcome.failure.category.value,
-        failure=json.dumps(outcome.failure.to_json()),
+        failure=to_json_text(outcome.failure.to_json()),
         decision=decision.to_json(),
         next_in=delay,
     )
@@ -177,7 +176,7 @@ def park_step(outcome: outcomes.StepParked) -> Transition:
             attempt=0,
             end=AttemptEnd.PARKED,
             category=failure.category.value,
-            failure=json.dumps(failure.to_json()),
+            failure=to_json_text(failure.to_json()),
         )
         attempts = (parked,)
     change = None

@@ -15,7 +15,7 @@ from redrive.core.run_options import StepOptions
 from redrive.duration import to_datetime
 from redrive.policy import RetryPolicy, lists_error
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import as_dict
+from redrive.records import as_dict, to_json_text
 
 _HUGE = 1e300  # above every cap, yet finite: infinity times a jitter of 0 is not a number
 
@@ -87,7 +87,7 @@ class RetryDecision(msgspec.Struct, frozen=True, kw_only=True):
         return -1 if self.of is None else self.of - 1
 
     def to_json(self) -> str:
-        return json.dumps({**as_dict(self), "why": None if self.why is None else self.why.to_json()})
+        return to_json_text({**as_dict(self), "why": None if self.why is None else self.why.to_json()})
 
     @classmethod
     def from_json(cls, text: str) -> RetryDecision:

@@ -165,33 +165,46 @@ def quote(value: object) -> str:
     return f"{value!r:.{_MAX_QUOTED}}"
 
 
-class _Renderer(Formatter):
-    """Formats the parameters of templates in one language."""
+def _format_param(value: Any, format_spec: str, catalogue: Catalogue) -> str:
+    """Return a parameter as the template wants it."""
+    match format_spec:
+        case "" if isinstance(value, Reason):
+            return render(value, catalogue)
+        case "duration":
+            return catalogue.localize(format_duration(value))
+        case "clock":  # of an ISO time
+            return str(value)[11:19]
+        case "list":
+            return ", ".join(_render_each(value, catalogue))
+        case "quoted":
+            return ", ".join(map(repr, value))
+        case "or":
+            return catalogue.either.join(_render_each(value, catalogue))
+        case "faults":
+            return "; ".join(_render_each(value, catalogue))
+    text = format(value, format_spec)
+    return catalogue.localize(text) if format_spec in (",", "g") else text
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
 
-    def format_field(self, value: Any, format_spec: str) -> str:
-        match format_spec:
-            case "duration":
-                return self._catalogue.localize(format_duration(value))
-            case "clock":  # of an ISO time
-                return str(value)[11:19]
-            case "list":
-                return ", ".join(self._render_each(value))
-            case "quoted":
-                return ", ".join(map(repr, value))
-            case "or":
-                return self._catalogue.either.join(self._render_each(value))
-            case "faults":
-                return "; ".join(self._render_each(value))
-        if isinstance(value, Reason):
-            return render(value, self._catalogue)
-        text = str(format(value, format_spec))
-        return self._catalogue.localize(text) if format_spec in (",", "g") else text
+def _render_each(values: tuple[Any, ...], catalogue: Catalogue) -> Iterator[str]:
+    return (render(each, catalogue) if isinstance(each, Reason) else str(each) for each in values)
 
-    def _render_each(self, values: tuple[Any, ...]) -> Iterator[str]:
-        return (render(each, self._catalogue) if isinstance(each, Reason) else str(each) for each in values)
+
+class _TemplatePart(msgspec.Struct, frozen=True):
+    """A part of a template: texts, each followed by a field, and the parameters without which it is left out."""
+
+    fields: tuple[tuple[str, str | None, str | None, str | None], ...]
+    needed: frozenset[str]
+
+
+@cache
+def _parse_template(template: str) -> tuple[_TemplatePart, ...]:
+    """Split a template, once: a sentence is written with every failed attempt."""
+    texts = _OPTIONAL_PART.split(template)
+    return tuple(
+        _TemplatePart(tuple(Formatter().parse(text)), frozenset(parameter_names(text) if number % 2 else ()))
+        for number, text in enumerate(texts)
+    )
 
 
 def render(reason: Reason, catalogue: Catalogue = ENGLISH) -> str:
@@ -201,10 +214,15 @@ def render(reason: Reason, catalogue: Catalogue = ENGLISH) -> str:
         number = reason.params.get("n")
         # A language may have fewer forms of a sentence than of its numbers; the last one then serves for the rest.
         form = catalogue.form(number) if isinstance(number, int) else 1
-        parts = _OPTIONAL_PART.split(forms[min(form, len(forms) - 1)])
-        for index in range(1, len(parts), 2):
-            if any(reason.params.get(name) is None for name in parameter_names(parts[index])):
-                parts[index] = ""
-        return _Renderer(catalogue).vformat("".join(parts), (), reason.params)
+        sentence = []
+        for part in _parse_template(forms[min(form, len(forms) - 1)]):
+            if any(reason.params.get(name) is None for name in part.needed):
+                continue
+            for text, name, format_spec, conversion in part.fields:
+                sentence.append(text)
+                if name is not None:
+                    value = repr(reason.params[name]) if conversion == "r" else reason.params[name]
+                    sentence.append(_format_param(value, format_spec or "", catalogue))
+        return "".join(sentence)
     except (LookupError, TypeError, ValueError):  # stored by a version with other codes or parameters
         return ", ".join([str(reason.code), *(f"{name}={value}" for name, value in reason.params.items())])

@@ -6,14 +6,13 @@ split into several calls in one transaction. That is rare: only transitions of t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from redrive.core.outbox import SinkLease
 from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.core.transitions import EntryWrite, RunWrite, Transition, TransitionResult
-from redrive.records import as_dict
+from redrive.records import as_dict, to_json_text
 from redrive.store.postgres import messages
 from redrive.store.postgres.connection import Connection, DatabaseClock, dense_column, escape_nul, sparse_column
 from redrive.store.postgres.fast_path import apply_few
@@ -184,7 +183,7 @@ class _Columns:
             **_to_columns(_RESULTS, self._results),
             **_to_columns(_ENTRIES, [row[2] for row in self._entries]),
             # Not escaped: a lone surrogate must be refused, as everywhere else, not stored as \ud800.
-            "rare": json.dumps(self._rare, ensure_ascii=False) if self._rare else None,
+            "rare": to_json_text(self._rare) if self._rare else None,
         }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from redrive.core.outbox import Bundle, SinkLease
 from redrive.core.states import CLOSED_LETTER_STATUSES
 from redrive.core.transitions import AuditWrite, NewRun, Transition
-from redrive.records import as_dict
+from redrive.records import as_dict, to_json_text
 from redrive.store.postgres.connection import (
     Connection,
     DatabaseClock,
@@ -185,7 +184,7 @@ def _escape_row(row: _Row) -> _Row:
 
 def _to_json(rows: dict[str, list[_Row]] | list[_Row]) -> str:
     # Not escaped: a lone surrogate must be refused, as everywhere else, not stored as \\ud800.
-    return json.dumps(rows, ensure_ascii=False)
+    return to_json_text(rows)
 
 
 async def write_audit(connection: Connection, clock: DatabaseClock, lines: Iterable[AuditWrite]) -> None:

@@ -856,6 +856,11 @@ AS $body$
 #variable_conflict use_column
 DECLARE
     none_lost boolean;
+    conditions json;
+    marks json;
+    closed json;
+    failed json;
+    dead json;
 BEGIN
     IF by_worker IS NULL THEN
         PERFORM pg_advisory_xact_lock(redrive.gate(holder.worker)) FROM (
@@ -877,15 +882,21 @@ BEGIN
                              SELECT r.fence FROM redrive.runs AS r WHERE r.id = want.run), false) AS yes
                   FROM unnest(apply.runs, fences) WITH ORDINALITY AS want (run, fence, t)) AS held;
 
-    -- open_attempt
+    -- Read once: each `rare -> name` would parse the whole text again, with the stacks of all failures.
     IF rare IS NOT NULL THEN
+        SELECT p.only_if, p.marks, p.closes, p.attempts, p.letters INTO conditions, marks, closed, failed, dead
+        FROM json_to_record(rare) AS p (only_if json, marks json, closes json, attempts json, letters json);
+    END IF;
+
+    -- open_attempt
+    IF conditions IS NOT NULL THEN
         SELECT array_agg(k.yes AND (c.t IS NULL OR EXISTS (
                    SELECT 1 FROM redrive.entries AS e
                    WHERE e.run = apply.runs[c.t] AND e.idx = c.idx AND e.attempt = c.attempt
                      AND e.status = 'RUNNING')) ORDER BY k.t)
         INTO kept
         FROM unnest(kept) WITH ORDINALITY AS k (yes, t)
-        LEFT JOIN json_to_recordset(rare -> 'only_if') AS c (t integer, idx integer, attempt integer) ON c.t = k.t;
+        LEFT JOIN json_to_recordset(conditions) AS c (t integer, idx integer, attempt integer) ON c.t = k.t;
         none_lost := none_lost AND true = ALL (kept);
     END IF;
 
@@ -907,11 +918,11 @@ BEGIN
     END IF;
 
     -- clear_suspicion, set_version
-    IF rare IS NOT NULL THEN
+    IF marks IS NOT NULL THEN
         UPDATE redrive.runs AS r SET
             deaths = CASE WHEN m.clears THEN 0 ELSE r.deaths END,
             version = COALESCE(m.version, r.version)
-        FROM json_to_recordset(rare -> 'marks') AS m (t integer, clears boolean, version text)
+        FROM json_to_recordset(marks) AS m (t integer, clears boolean, version text)
         WHERE r.id = apply.runs[m.t] AND kept[m.t] AND (m.version IS NOT NULL OR r.deaths > 0);
     END IF;
 
@@ -964,25 +975,29 @@ BEGIN
                AND NOT (e.status = 'RETRYING' AND excluded.attempt = e.attempt AND excluded.fence = e.fence));
     END IF;
 
-    IF rare IS NOT NULL THEN
-        -- close_entries
+    -- close_entries
+    IF closed IS NOT NULL THEN
         UPDATE redrive.entries AS e SET status = 'CANCELLED', ended_at = now, wake_at = NULL, limit_at = NULL
-        FROM json_to_recordset(rare -> 'closes') AS c (t integer)
+        FROM json_to_recordset(closed) AS c (t integer)
         WHERE e.run = ANY (apply.runs) AND kept[c.t] AND e.run = apply.runs[c.t] AND e.ended_at IS NULL
           AND e.superseded = 0;
+    END IF;
 
-        -- put_attempt
+    -- put_attempt
+    IF failed IS NOT NULL THEN
         INSERT INTO redrive.attempts (run, idx, attempt, fence, tenant, ending, began_at, ended_at, category, failure,
                                       decision, next_at, worker)
         SELECT apply.runs[a.t], a.idx, a.attempt, COALESCE(fences[a.t], fences[1]), a.tenant, a.ending, now - a.began_ago,
                now, a.category, a.failure, a.decision, now + a.next_in, by_worker
-        FROM json_to_recordset(rare -> 'attempts') AS a (
+        FROM json_to_recordset(failed) AS a (
             t integer, idx integer, attempt integer, tenant text, ending text, began_ago bigint, category text,
             failure text, decision text, next_in bigint)
         WHERE kept[a.t]
         ON CONFLICT (run, idx, attempt, fence) DO NOTHING;
+    END IF;
 
-        -- put_letter
+    -- put_letter
+    IF dead IS NOT NULL THEN
         INSERT INTO redrive.letters AS l (
             public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, message, failure,
             fingerprint, payload_hash, input, options, step, step_index, attempts, correlation_id, version, created_at,
@@ -993,7 +1008,7 @@ BEGIN
                -- A run without a letter may have been replayed: the last replay is the one that failed.
                (SELECT count(*) FROM redrive.replays AS p WHERE p.letter = n.public_id),
                CASE WHEN EXISTS (SELECT 1 FROM redrive.replays AS p WHERE p.letter = n.public_id) THEN 1 ELSE 0 END
-        FROM json_to_recordset(rare -> 'letters') AS n (
+        FROM json_to_recordset(dead) AS n (
             t integer, public_id text, code text, stage text, category text, reason text, message text, failure text,
             fingerprint text, payload_hash text, step text, step_index integer, attempts integer, expires_in bigint)
         JOIN redrive.runs AS r ON r.id = apply.runs[n.t] LEFT JOIN redrive.inputs AS i ON i.run = r.id
