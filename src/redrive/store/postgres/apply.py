@@ -6,7 +6,7 @@ split into several calls in one transaction. That is rare: only transitions of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from redrive.core.outbox import SinkLease
@@ -14,7 +14,14 @@ from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.core.transitions import EntryWrite, RunWrite, Transition, TransitionResult
 from redrive.records import as_dict, to_json_text
 from redrive.store.postgres import messages
-from redrive.store.postgres.connection import Connection, DatabaseClock, dense_column, escape_nul, sparse_column
+from redrive.store.postgres.connection import (
+    Connection,
+    DatabaseClock,
+    dense_column,
+    escape_nul,
+    joined_column,
+    sparse_column,
+)
 from redrive.store.postgres.fast_path import apply_few
 from redrive.store.postgres.messages import rest_json, starts_json
 from redrive.store.postgres.runs import drop_index, put_index
@@ -30,10 +37,12 @@ _ENTRIES = (
     "e_ended", "e_wake_in", "e_timeout_in", "e_patience", "e_limit_in", "e_input", "e_output", "e_failure",
     "e_options",
 )  # fmt: skip
-_DENSE = frozenset(
-    {"c_status", "c_release", "c_take", "c_final", "r_tenant", "e_tenant", "e_kind", "e_name", "e_status",
-     "e_attempt", "e_ended"}
-)  # fmt: skip
+_KINDS: dict[str, Callable[[_Row], Sequence[Any] | str | None]] = {
+    **dict.fromkeys(("r_output", "e_key", "e_input", "e_output"), joined_column),
+    **dict.fromkeys(("c_status", "c_release", "c_take", "c_final", "r_tenant"), dense_column),
+    **dict.fromkeys(("e_tenant", "e_kind", "e_name", "e_status", "e_attempt", "e_ended"), dense_column),
+}  # fmt: skip
+"""How a column is sent: `sparse_column` unless it is named here."""
 
 
 async def apply(
@@ -187,14 +196,11 @@ class _Columns:
         }
 
 
-def _to_columns(names: Sequence[str], rows: Sequence[_Row]) -> dict[str, Sequence[Any] | None]:
+def _to_columns(names: Sequence[str], rows: Sequence[_Row]) -> dict[str, Sequence[Any] | str | None]:
     if not rows:
         return dict.fromkeys(names)
-    columns = zip(*rows, strict=True)
-    return {
-        name: dense_column(column) if name in _DENSE else sparse_column(column)
-        for name, column in zip(names, columns, strict=True)
-    }
+    columns = zip(names, zip(*rows, strict=True), strict=True)
+    return {name: _KINDS.get(name, sparse_column)(column) for name, column in columns}
 
 
 def _entry_row(number: int, tenant: str, entry: EntryWrite) -> _Row:

@@ -391,7 +391,20 @@ class DatabaseClock:
         return int(self._clock.monotonic() * MICROS + self._ahead)
 
 
-# Columns of a batch are sent as arrays. The driver is slow with long arrays, so these are as short as possible.
+# Columns of a batch are sent as arrays. The driver is slow with long arrays: it examines each element for nested
+# arrays. So arrays are as short as possible, and long columns of texts are sent as one text.
+_SEPARATOR = f"{_ESCAPE};"  # neither this nor the next one is part of a text from `escape_nul`
+_MISSING = f"{_ESCAPE}N"
+
+
+def joined_column(values: Iterable[str | None]) -> str | None:
+    """Return a column of texts from `escape_nul` as one text, for `redrive.texts`; None if it has none at all."""
+    column = tuple(values)
+    if None in column:
+        if column.count(None) == len(column):
+            return None
+        column = tuple(_MISSING if text is None else text for text in column)
+    return _SEPARATOR.join(column)  # type: ignore[arg-type]  # none of them is None
 
 
 def dense_column(values: Iterable[Any]) -> tuple[Any, ...]:

@@ -27,6 +27,7 @@ from redrive.store.postgres.connection import (
     DatabaseClock,
     dense_column,
     escape_nul,
+    joined_column,
     sparse_column,
     unescape_row,
 )
@@ -126,9 +127,9 @@ def _start_result(run: NewRun, bound: _KeyBindings) -> StartResult:
     return StartResult(public_id, new=False, clash=hashed != (run.key_hash or ""), maker=maker)
 
 
-def _run_columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
-    columns: dict[str, Sequence[Any] | None] = {
-        "public_ids": [run.public_id for run in runs],
+def _run_columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | str | None]:
+    columns: dict[str, Sequence[Any] | str | None] = {
+        "public_ids": joined_column(run.public_id for run in runs),
         "tenants": dense_column(run.tenant for run in runs),
         "workflows": dense_column(run.workflow for run in runs),
         "queues": dense_column(run.queue for run in runs),
@@ -139,7 +140,7 @@ def _run_columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
         "versions": dense_column(run.version for run in runs),
         "correlation_ids": sparse_column(escape_nul(run.correlation_id) for run in runs),
         "parents": sparse_column(run.parent for run in runs),
-        "inputs": [escape_nul(run.input) for run in runs],
+        "inputs": joined_column(escape_nul(run.input) for run in runs),
         "options": dense_column(run.options for run in runs),
         "roots": sparse_column(run.root for run in runs),
         "replays_of": sparse_column(run.replay_of for run in runs),

@@ -835,6 +835,11 @@ CREATE FUNCTION redrive.gate(worker bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (CAST(CAST('redrive.workers' AS regclass) AS bigint) << 32) | (worker & 4294967295);
 
+-- A column of texts that was sent as one text: see `joined_column` in connection.py.
+CREATE FUNCTION redrive.texts(joined text) RETURNS text[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN joined = '' THEN ARRAY[''] ELSE string_to_array(joined, E'\x1a;', E'\x1aN') END;
+
 -- Write one batch of transitions in one round trip. Rows of the other arrays name their transition by its number in `runs`
 -- and are sorted by run, and by index within it. A batch changes no run and no entry twice.
 -- A column in which all rows have the same value is sent as that one value: COALESCE fills it in.

@@ -69,10 +69,10 @@ WITH clock AS (
            COALESCE(w.options, (CAST(:options AS text[]))[1]) AS options, w.key, w.given, w.hash, w.keeps, w.maker,
            w.root, w.replay_of, w.generation, w.letter, w.handler_for
     FROM clock, unnest(
-        CAST(:public_ids AS text[]), CAST(:tenants AS text[]), CAST(:workflows AS text[]), CAST(:queues AS text[]),
+        redrive.texts(CAST(:public_ids AS text)), CAST(:tenants AS text[]), CAST(:workflows AS text[]), CAST(:queues AS text[]),
         CAST(:ranks AS bigint[]), CAST(:delays AS bigint[]), CAST(:timeouts AS bigint[]),
         CAST(:deadlines AS bigint[]), CAST(:versions AS text[]), CAST(:correlation_ids AS text[]),
-        CAST(:parents AS text[]), CAST(:inputs AS text[]), CAST(:options AS text[]), CAST(:keys AS text[]),
+        CAST(:parents AS text[]), redrive.texts(CAST(:inputs AS text)), CAST(:options AS text[]), CAST(:keys AS text[]),
         CAST(:givens AS text[]), CAST(:hashes AS text[]), CAST(:keeps AS bigint[]), CAST(:makers AS text[]), CAST(:roots AS text[]),
         CAST(:replays_of AS text[]), CAST(:generations AS integer[]), CAST(:letters AS text[]),
         CAST(:handlers_for AS text[]))

@@ -10,9 +10,10 @@
 SELECT now, kept FROM redrive.apply(
     :worker, :now, :runs, :fences,
     :c_t, :c_status, :c_wake_in, :c_release, :c_take, :c_final, :c_deaths, :c_diverged, :c_parked_on,
-    :r_t, :r_tenant, :r_output, :r_failure,
-    :e_t, :e_idx, :e_tenant, :e_key, :e_kind, :e_name, :e_status, :e_attempt, :e_done, :e_began_ago, :e_ended,
-    :e_wake_in, :e_timeout_in, :e_patience, :e_limit_in, :e_input, :e_output, :e_failure, :e_options,
+    :r_t, :r_tenant, redrive.texts(:r_output), :r_failure,
+    :e_t, :e_idx, :e_tenant, redrive.texts(:e_key), :e_kind, :e_name, :e_status, :e_attempt, :e_done, :e_began_ago, :e_ended,
+    :e_wake_in, :e_timeout_in, :e_patience, :e_limit_in,
+    redrive.texts(:e_input), redrive.texts(:e_output), :e_failure, :e_options,
     CAST(:rare AS json));
 
 -- name: write_entry
@@ -50,9 +51,10 @@ SELECT applied.now, applied.kept,
 FROM redrive.apply(
     :worker, :now, :runs, :fences,
     :c_t, :c_status, :c_wake_in, :c_release, :c_take, :c_final, :c_deaths, :c_diverged, :c_parked_on,
-    :r_t, :r_tenant, :r_output, :r_failure,
-    :e_t, :e_idx, :e_tenant, :e_key, :e_kind, :e_name, :e_status, :e_attempt, :e_done, :e_began_ago, :e_ended,
-    :e_wake_in, :e_timeout_in, :e_patience, :e_limit_in, :e_input, :e_output, :e_failure, :e_options,
+    :r_t, :r_tenant, redrive.texts(:r_output), :r_failure,
+    :e_t, :e_idx, :e_tenant, redrive.texts(:e_key), :e_kind, :e_name, :e_status, :e_attempt, :e_done, :e_began_ago, :e_ended,
+    :e_wake_in, :e_timeout_in, :e_patience, :e_limit_in,
+    redrive.texts(:e_input), redrive.texts(:e_output), :e_failure, :e_options,
     CAST(:rare AS json)) AS applied
 CROSS JOIN LATERAL redrive.begin_runs(applied.now, applied.kept, CAST(:begun AS json)) AS begun;
 
