@@ -14,6 +14,8 @@ ODD = [
     "",
     "\0",
     "a\0b\0",
+    "\x1a;\x1aN\x1a",
+    "\x1aN",
     "\x01\x1f\x7f\x85\u2028",
     "日本語 🙂 \U0010ffff",
     "'; DROP TABLE runs; --",
@@ -29,9 +31,10 @@ async def test_unusual_text_is_returned_unchanged(kit: Kit, text: str) -> None:
     assert run.input == text
     assert run.correlation_id == text
     step = entry(0, input=text, output=text, failure=text)
-    await kit.store.apply([writes(run, step, attempts=(failed_try(failure=text),))], worker=worker)
-    (row,) = await kit.store.journal(run.id)
-    assert (row.input, row.output, row.failure) == (text, text, text)
+    other = entry(1, input=text)
+    await kit.store.apply([writes(run, step, other, attempts=(failed_try(failure=text),))], worker=worker)
+    rows = await kit.store.journal(run.id)
+    assert [(row.input, row.output, row.failure) for row in rows] == [(text, text, text), (text, None, None)]
     await kit.fail(worker, run, reason=text, failure=text)
     found = await kit.letter(run)
     assert (found.reason, found.failure, found.input) == (text, text, text)
