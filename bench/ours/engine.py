@@ -85,9 +85,6 @@ class Nothing:
     async def changed(self) -> None:
         await asyncio.Event().wait()
 
-    async def subscribed(self, topics: Sequence[str]) -> frozenset[str]:
-        return frozenset()
-
     async def enlist(self, worker: NewWorker, catalogue: Catalogue) -> int:
         return 1
 
