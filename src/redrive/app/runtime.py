@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _POLL_INTERVAL = 1.0  # seconds after which an idle worker looks for work without a notification
+_BATCH = 1000  # runs that are started in one commit
 _STORE_PATIENCE = 8.0  # seconds for which a caller waits for a store that does not answer
 _REAL_TIME = SystemClock()
 _PUNCTUAL_INTERVALS = 3  # a time of a schedule counts as missed after this many intervals of the chores
@@ -400,6 +401,20 @@ class Runtime:
             started = await self.answered(lambda: store.start(runs, worker=reservation.worker_id))
             reservation.started = started
         return started
+
+    async def start_many(self, runs: Sequence[NewRun]) -> list[StartResult]:
+        """Start runs, a thousand to a commit, two commits at a time. After an error no more are started."""
+        batches = [runs[begin : begin + _BATCH] for begin in range(0, len(runs), _BATCH)]
+        if len(batches) == 1 or self.worker is not None:  # a worker reserves its slots for one start at a time
+            return [result for batch in batches for result in await self.start(batch)]
+        results: list[StartResult] = []
+        for begin in range(0, len(batches), 2):
+            pair = await asyncio.gather(*map(self.start, batches[begin : begin + 2]), return_exceptions=True)
+            for started in pair:
+                if isinstance(started, BaseException):
+                    raise started
+                results += started
+        return results
 
     async def answered(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Make a store call; repeat it for some seconds of real time if the store does not answer."""

@@ -41,7 +41,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
-_BATCH = 1000  # runs that are started in one commit
 _NEW_FOR = 0.002  # seconds after its start in which no run has ended, so that the store need not be asked
 
 
@@ -250,16 +249,15 @@ class Workflow(Generic[P, R, T]):
     async def _start_outside_run(
         self, starts: list[Start], shape: Callable[[list[RunHandle[T]]], S], event: tuple[str, str] | None
     ) -> S:
-        runtime, results = self._app.runtime, []
+        runtime = self._app.runtime
         with runtime.starting(self.name) as trace:
             runs = [self._make_new_run(start, trace, event=event) for start in starts]
-            for begin in range(0, len(runs), _BATCH):
-                results += await runtime.start(runs[begin : begin + _BATCH])
-        handles = []
+            results = await runtime.start_many(runs)
+        handles: list[RunHandle[T]] = []
         for run, result in zip(runs, results, strict=True):
             if result.clash:
                 raise errors.Conflict(new_run.describe_key_conflict(run, result.public_id, event))
-            handles.append(RunHandle[T](self._app, result.public_id, self.signature, new=result.new))
+            handles.append(RunHandle(self._app, result.public_id, self.signature, new=result.new))
         return shape(handles)
 
     async def _start_children(

@@ -5,7 +5,6 @@ attempt 3 of 5, HTTP 429, rate limited, Retry-After 30 s + 4 s jitter, next at 1
 
 from __future__ import annotations
 
-import json
 
 import msgspec
 
@@ -91,7 +90,7 @@ class RetryDecision(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, text: str) -> RetryDecision:
-        data = json.loads(text)
+        data = msgspec.json.decode(text)
         why = None if data["why"] is None else Reason.from_json(data["why"])
         # A newer version of this code may have stored more fields.
         return cls(**{name: data[name] for name in cls.__struct_fields__ if name != "why"}, why=why)
@@ -153,5 +152,5 @@ def explain_decision(decision: RetryDecision, *, attempt: int, category: Categor
         delay=delay if requested is None else None,
         retry_after=requested,
         jitter=None if requested is None or delay <= requested else delay - requested,
-        next_at=None if next_at is None else f"{to_datetime(next_at):%Y-%m-%dT%H:%M:%SZ}",
+        next_at=None if next_at is None else f"{to_datetime(next_at).isoformat()[:19]}Z",
     )

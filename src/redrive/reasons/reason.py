@@ -214,9 +214,9 @@ def render(reason: Reason, catalogue: Catalogue = ENGLISH) -> str:
         number = reason.params.get("n")
         # A language may have fewer forms of a sentence than of its numbers; the last one then serves for the rest.
         form = catalogue.form(number) if isinstance(number, int) else 1
-        sentence = []
+        sentence, given = [], {name for name, value in reason.params.items() if value is not None}
         for part in _parse_template(forms[min(form, len(forms) - 1)]):
-            if any(reason.params.get(name) is None for name in part.needed):
+            if not part.needed <= given:
                 continue
             for text, name, format_spec, conversion in part.fields:
                 sentence.append(text)
