@@ -5,7 +5,6 @@ attempt 3 of 5, HTTP 429, rate limited, Retry-After 30 s + 4 s jitter, next at 1
 
 from __future__ import annotations
 
-
 import msgspec
 
 from redrive.core.classify import RETRYABLE_CATEGORIES, Category
