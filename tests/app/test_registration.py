@@ -20,7 +20,7 @@ from redrive import Circuit, Redrive, RetryPolicy, Rule, Start
 from redrive.app.catalogue import hash_functions
 from redrive.core.new_run import START_OPTIONS
 from redrive.core.run_options import RunOptions, StepOptions
-from redrive.errors import ConfigurationError, InputError, RegistrationError, UnknownWorkflow
+from redrive.errors import ConfigurationError, Conflict, InputError, RegistrationError, UnknownWorkflow
 from redrive.policy import Category
 
 Decorator = Callable[..., Any]
@@ -451,6 +451,23 @@ async def test_the_items_of_start_many_are_tuples_or_starts(app: Redrive, item: 
         with pytest.raises(InputError, match=r"start_many takes tuples of arguments or Start\(...\), not "):
             await workflow.start_many([(1,), item])
         assert (await app.runs.list()).items == []
+
+
+async def test_runs_that_start_in_several_commits_are_returned_in_order(a_postgres_url: str) -> None:
+    app = Redrive(a_postgres_url)
+    workflow = app.workflow(charge)
+    items = [Start((number,), options={"idempotency_key": str(number)}) for number in range(2_300)]
+    async with app.client():
+        first = await workflow.start_many(items)
+        again = await workflow.start_many(items)
+        assert [handle.id for handle in again] == [handle.id for handle in first]
+        assert [(await app.runs.get(first[number].id)).input for number in (0, 1_500, 2_299)] == [
+            {"order": 0},
+            {"order": 1_500},
+            {"order": 2_299},
+        ]
+        with pytest.raises(Conflict):
+            await workflow.start_many([*items[:1_500], Start((0,), options={"idempotency_key": "1500"})])
 
 
 @pytest.mark.parametrize("option", ["delay", "deadline"])
