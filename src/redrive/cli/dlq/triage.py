@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("ids", nargs=-1, required=True, metavar="LETTER...")
-@click.option("--to", metavar="NAME", help="The new owner.  [default: you]")
+@click.option("--to", metavar="NAME", help="The new assignee.  [default: you]")
 @click.option("--unassign", "unassign", is_flag=True, help="Leave the letters unassigned.")
 @click.option("--nobody", "unassign", is_flag=True, hidden=True)  # language: the option's former name
 @decision_options
