@@ -60,9 +60,9 @@ def record_success(outcome: outcomes.AttemptSucceeded) -> Transition:
         outcome.run,
         entry,
         progress=True,
-        change=resume_run(outcome.run, outcome.resumes),
+        change=resume_run(outcome.run, outcome.resumes) if outcome.resumes else None,
         messages=outcome.messages,
-        samples=_collect_circuit_samples(outcome),
+        samples=() if outcome.admitted is None else _collect_circuit_samples(outcome),
     )
 
 

@@ -143,8 +143,9 @@ class Committer:
         for queued, outcome in zip(batch, outcomes, strict=True):
             queued.outcome = None  # from here on it can no longer be withdrawn
             if isinstance(outcome, _PUBLISHING):
-                messages += len(outcome.messages)
-                size += sum([len(message.payload) for message in outcome.messages])
+                if outcome.messages:
+                    messages += len(outcome.messages)
+                    size += sum([len(message.payload) for message in outcome.messages])
             elif type(outcome) in FAILURE_OUTCOMES:
                 messages += 1  # a failure may publish a notification, which `decide` adds
         carriers: Sequence[SinkLease] = ()

@@ -254,7 +254,7 @@ class Requests:
             raise RunDetached
         # The branch that awaits a call need not have created it: see `gather(a(), b())`.
         here = current_scope.get()
-        if isinstance(here, Branch) and here.execution is execution:
+        if here is not branch and isinstance(here, Branch) and here.execution is execution:
             branch = here
         key = branch.next_key(name)
         entry = journal.request_entry(key)

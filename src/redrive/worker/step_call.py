@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from redrive.worker.definitions import Step
     from redrive.worker.execution import Execution
 
-_NO_SPAN = nullcontext()
 _STORE_RETRY_PAUSE = MICROS  # pause before a transactional step is repeated after the store did not answer
 
 
@@ -225,11 +224,11 @@ class StepCall(msgspec.Struct, eq=False):
         try:
             if worker.wrap_step is not None:
                 call = worker.wrap_step(attempt, call)
-            span: AbstractContextManager[object] = _NO_SPAN
-            if worker.tracing is not None:
-                span = worker.tracing.attempt(execution.view, self._step.name, self._attempt)
-            with span:
+            if worker.tracing is None:
                 value = await run_body(attempt, self._step, call, self._post_begin)
+            else:
+                with worker.tracing.attempt(execution.view, self._step.name, self._attempt):
+                    value = await run_body(attempt, self._step, call, self._post_begin)
         except (RunDetached, KeyboardInterrupt):
             raise
         except BaseException as error:
