@@ -251,7 +251,8 @@ class Workflow(Generic[P, R, T]):
     ) -> S:
         runtime = self._app.runtime
         with runtime.starting(self.name) as trace:
-            runs = [self._make_new_run(start, trace, event=event) for start in starts]
+            now = runtime.store.now()
+            runs = [self._make_new_run(start, trace, now, event=event) for start in starts]
             results = await runtime.start_many(runs)
         handles: list[RunHandle[T]] = []
         for run, result in zip(runs, results, strict=True):
@@ -276,7 +277,8 @@ class Workflow(Generic[P, R, T]):
             if not keyed:
                 options["idempotency_key"] = key
             with runtime.starting(self.name) as trace:
-                run = self._make_new_run(Start(start.args, start.kwargs, options), trace, execution.claimed, event)
+                now, child = runtime.store.now(), Start(start.args, start.kwargs, options)
+                run = self._make_new_run(child, trace, now, execution.claimed, event)
                 (result,) = await runtime.start([run])
             # A key of the engine says where the child was started, not with which input: a replay with another
             # input gets the child that was started before.
@@ -289,7 +291,12 @@ class Workflow(Generic[P, R, T]):
         return shape([RunHandle(self._app, run_id, self.signature) for run_id in ids])
 
     def _make_new_run(
-        self, start: Start, trace: str | None, parent: ClaimedRun | None = None, event: tuple[str, str] | None = None
+        self,
+        start: Start,
+        trace: str | None,
+        now: int,
+        parent: ClaimedRun | None = None,
+        event: tuple[str, str] | None = None,
     ) -> NewRun:
         runtime, settings, options = self._app.runtime, self._app.settings, start.options
         if options.get("on_failure") is not None:
@@ -299,7 +306,7 @@ class Workflow(Generic[P, R, T]):
             self.input_text(start.args, start.kwargs),
             options,
             public_id=runtime.clock.new_id(),
-            now=runtime.store.now(),
+            now=now,
             key_keeps=int(settings.idempotency_retention * MICROS),
             parent=None if parent is None else parent.public_id,
             handler_for=None if parent is None else parent.handler_for,
@@ -317,7 +324,7 @@ class Workflow(Generic[P, R, T]):
         """Return the run for a time of one of its schedules. All processes return the same run, by its key."""
         start = Start((), schedule.input_at(at), {"tenant": schedule.tenant})
         with self._app.runtime.starting(self.name) as trace:
-            run = self._make_new_run(start, trace)
+            run = self._make_new_run(start, trace, self._app.runtime.store.now())
         return new_run.set_schedule_key(run, schedule.name, at, 2 * schedule.catch_up)
 
     def startable(self) -> StartableWorkflow:
