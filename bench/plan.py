@@ -38,15 +38,16 @@ WORKLOADS = {
     "opening": "5,000 runs whose calls fail, 1,000 at once in 4 workers, until the circuit is open",
     "batches": "POST /runs:batch to a server process, and start_many in this one, 500 at a time, in turn",
     "streams": "a server process with 1,000 open streams of hints",
-    "lists": "pages over HTTP, and of the dashboard, of 1,000,000 runs and 100,000 letters",
+    "lists": "pages over HTTP of 1,000,000 runs and 100,000 letters",
+    "pages": "every page of the dashboard with very many failures",
     "dashboard": "pages, and clicks in a browser, while 1,000 changes a second arrive; and the first load",
     "release": "100,000 parked runs after their circuit is closed, the first ten seconds",
 }
 
-BIG = ("tenants", "memory", "growth", "replays", "letters", "lists")
+BIG = ("tenants", "memory", "growth", "replays", "letters", "lists", "pages")
 """Measured when they are asked for by name, and on PostgreSQL only, unless they are about letters."""
 
-_ABOUT_LETTERS = ("replays", "letters", "lists")
+_ABOUT_LETTERS = ("replays", "letters", "lists", "pages")
 
 NAMED = (*BIG, "circuits", "signals", "opening", "release", "batches", "streams", "dashboard")
 """Measured when they are asked for by name."""
@@ -119,6 +120,7 @@ METRICS = {
     "page_runs": Metric("a page of runs over HTTP, p99", "ms", more_is_better=False),
     "page_letters": Metric("a page of letters over HTTP, p99", "ms", more_is_better=False),
     "page_others": Metric("a page of groups or of the log over HTTP, p99", "ms", more_is_better=False),
+    "first": Metric("the first page after the server has started", "ms", more_is_better=False),
     "dashboard": Metric("the slowest page of the dashboard, median", "ms", more_is_better=False),
     "busy": Metric("a page while changes arrive, median", "ms", more_is_better=False),
     "busy_slow": Metric("the same, p99", "ms", more_is_better=False),
@@ -210,6 +212,8 @@ _BIG = [
     Measurement(workload="replays", size=100_000),
     Measurement(workload="letters", size=1_000_000),
     Measurement(workload="lists", size=1_000_000),
+    Measurement(workload="pages", variant="5,000 failures", size=5000),
+    Measurement(workload="pages", variant="1,000,000 failures", size=1_000_000),
 ]
 
 

@@ -8,7 +8,7 @@ import sys
 from bench.ours.backlog import backlog
 from bench.ours.bare import bare
 from bench.ours.circuits import circuits, opening, release
-from bench.ours.dashboard import dashboard
+from bench.ours.dashboard import dashboard, pages
 from bench.ours.engine import engine
 from bench.ours.fleet import fleet
 from bench.ours.growth import growth
@@ -55,6 +55,7 @@ MEASURES = {
     "batches": batches,
     "streams": streams,
     "lists": lists,
+    "pages": pages,
     "dashboard": dashboard,
 }
 

@@ -1,4 +1,4 @@
-"""The dashboard while a thousand changes a second arrive: pages, a click in a browser; and the first load."""
+"""The dashboard: every page with many failures; pages and clicks while changes arrive; and the first load."""
 
 from __future__ import annotations
 
@@ -9,18 +9,34 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import httpx2
 
-from bench.ours.http import served
+from bench.ours.copies import copy_letters, copy_rows
+from bench.ours.http import TENANT, served, shop
 from bench.ours.job import Job
+from redrive import RunFailed
 
-__all__ = ["dashboard"]
+__all__ = ["dashboard", "pages"]
 
 RUNS = 500  # a second; each comes and ends
-PAGES = ("/runs", "/runs?kind=good", "/admin/dlq", "/")
+BUSY_PAGES = ("/runs", "/runs?kind=good", "/admin/dlq", "/")
 CLICKS = 10
+ALL_PAGES = (
+    "/", "/?range=7d", "/admin/dlq", "/admin/dlq?sort=newest", "/admin/dlq/causes/cause-7",
+    "/admin/dlq?view=items", "/admin/dlq?view=items&limit=100", "/admin/dlq?view=items&order=oldest",
+    "/admin/dlq?view=items&workflow=fulfil", "/admin/dlq?view=items&code=non_retryable", "/admin/dlq?status=ALL",
+    "/admin/dlq?fingerprint=cause-7", "/admin/dlq?view=items&since=24h", "/admin/dlq?text=refused",
+    "/admin/dlq?text=nowhere", "/admin/dlq/{letter}", "/admin/dlq/{letter}/replay", "/admin/bulk-replays",
+    "/admin/bulk-replays/new?all=yes", "/runs", "/runs?kind=person", "/runs?kind=good", "/runs?workflow=fulfil",
+    "/runs?since=24h", "/runs/{run}", "/search?q=c-77", "/search?q=refused", "/search/suggestions?q=ref",
+    "/queues", "/circuits", "/outbox", "/workers", "/notifications", "/workflows", "/workflows/one?name=fulfil",
+    "/schedules", "/policies", "/members", "/audit", "/audit?engine=yes", "/health",
+)  # fmt: skip
+CAUSES = 30
+LOOKS = 20
+WEEK = 7 * 24 * 3600 * 1_000_000
 _LOADED = re.compile(r'(?:href|src)="([^"]*/static/[^"]+)"')
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome")
 
@@ -31,11 +47,56 @@ async def dashboard(job: Job) -> dict[str, float]:
         site = str(there.client.base_url).partition("/api/")[0]
         figures: dict[str, float] = {}
         with _changing(job.url) as made:
-            taken = [ms for page in PAGES for ms in await _looks(there.client, f"{site}/app{page}", job.size)]
+            taken = [ms for page in BUSY_PAGES for ms in await _looks(there.client, f"{site}/app{page}", job.size)]
             figures |= {"busy": statistics.median(taken), "busy_slow": statistics.quantiles(taken, n=100)[-1]}
             figures |= await _clicks(site, there.client.headers["Authorization"])
             figures["first_load"] = await _first_load(there.client, site)
         return {**figures, "changes": 2 * made[0]}
+
+
+async def pages(job: Job) -> dict[str, float]:
+    """Measure every page with so many failures of one week, in ms; and the first page after the server has started."""
+    run, letter = await _fail_often(job.url, job.size)
+    async with served(job.url) as there:
+        site = str(there.client.base_url).partition("/api/")[0]
+        first, slow = 0.0, list[float]()
+        for page in ALL_PAGES:
+            taken = await _looks(there.client, f"{site}/app{page.format(run=run, letter=letter)}", LOOKS)
+            first, slow = first or taken[0], [*slow, statistics.median(taken[1:])]
+        return {"first": first, "dashboard": max(slow), "first_load": await _first_load(there.client, site)}
+
+
+async def _fail_often(url: str, times: int) -> tuple[str, str]:
+    """Copy a failed run with its letter; return the ids of the real ones. Half as many runs have succeeded."""
+    app = shop(url)
+    async with app:
+        workflow = app.find("fulfil")
+        good = await workflow.start("A-1", 1, tenant=TENANT)
+        bad = await workflow.start("A-2", -1, tenant=TENANT)
+        for handle in (good, bad):
+            with suppress(RunFailed):
+                await handle.result()
+    for run, first, copies in ((bad.id, 1_000_000, times), (good.id, 1_000_000 + times, times // 2)):
+        source, own = f"(SELECT id FROM runs WHERE public_id = '{run}')", {"run": f"{first} + n"}
+        row = {"id": f"{first} + n", "public_id": f"'copy' || ({first} + n)", "correlation_id": "'c-' || (n % 1000)"}
+        row["created_at"] = f"t.created_at - {WEEK} + n * ({WEEK} / {copies})"
+        for table in ("inputs", "results"):
+            await copy_rows(url, table, f"t.run = {source}", own, copies)
+        await copy_rows(url, "runs", f"t.public_id = '{run}'", row, copies)
+    letter = {
+        "id": "n + 1",
+        "public_id": "'dl-copy' || (1000000 + n)",
+        "run": "1000000 + n",
+        "run_id": "'copy' || (1000000 + n)",
+        "fingerprint": f"'cause-' || (n % {CAUSES})",
+        "correlation_id": "'c-' || (n % 1000)",
+        **dict.fromkeys(("created_at", "failed_at"), f"t.created_at - {WEEK} + n * ({WEEK} / {times})"),
+    }
+    await copy_letters(url, letter, times)
+    async with app.client():
+        while await app.runtime.group_aggregator.run_once():
+            pass
+    return bad.id, f"dl-{bad.id}"
 
 
 @contextmanager

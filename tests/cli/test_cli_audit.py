@@ -20,9 +20,9 @@ def test_the_audit_log_is_listed_newest_first(shop: Shop) -> None:
     assert piped("dlq", "assign", shop.down, "--to", "lee", "--by", "kim").exit_code == 0
     assert piped("dlq", "resolve", shop.down, "--by", "kim", "--reason", "refunded").exit_code == 0
     newest, before, *rest = lines()
-    assert newest[1:4] == ["kim", f"dl-{shop.down}", "A dead letter was resolved"]
+    assert newest[1:4] == ["kim", f"dl-{shop.down}", "A failure was resolved"]
     assert newest[4].endswith("because: refunded")
-    assert before[1:] == ["kim", f"dl-{shop.down}", "A dead letter was assigned", "lee"]
+    assert before[1:] == ["kim", f"dl-{shop.down}", "A failure was assigned", "lee"]
     assert {line[1] for line in rest} == {"redrive"}
     assert lines("--lang", "pl")[0][3] == "Oznaczono sprawę jako rozwiązaną"
 
@@ -32,7 +32,7 @@ def test_each_audit_filter_selects_matching_lines(shop: Shop) -> None:
     assert [line[1] for line in lines("--by", "kim")] == ["kim"]
     assert {line[2] for line in lines("--letter", shop.down)} == {f"dl-{shop.down}"}
     assert len(lines("--letter", shop.down[:20], "--event", "dlq.")) == 2
-    assert [line[3] for line in lines("--event", "dlq.created")] == ["A dead letter was created"] * 2
+    assert [line[3] for line in lines("--event", "dlq.created")] == ["A failure was recorded"] * 2
     assert {line[2].removeprefix("dl-") for line in lines("--run", shop.wrong[:20])} == {shop.wrong}
     assert lines("--since", "2099-01-01") == []
     assert len(lines("--until", "2099-01-01")) == len(lines())
@@ -45,7 +45,7 @@ def test_a_terminal_shows_whole_ids(shop: Shop, terminal: Callable[..., Terminal
     assert table.end() == 0
     heading, line, what = table.text.splitlines()
     assert (heading.split(), line.split()[-2:]) == (["WHEN", "BY", "ABOUT"], ["kim", f"dl-{shop.down}"])
-    assert what == "    A dead letter was commented on: asked the bank"
+    assert what == "    A failure was commented on: asked the bank"
 
 
 def test_the_list_has_pages(shop: Shop) -> None:

@@ -33,7 +33,7 @@ def test_the_page_shows_the_failure_its_reason_and_the_next_commands(shop: Shop)
     assert stands == "  It needs a decision."
     assert section(page, "step results") == ['  0 reserve: "R-7"', "  1 charge: failed, no result"]
     assert '        "card_token": "••••••"' in section(page, "input")
-    assert section(page, "activity")[0].endswith("redrive: A dead letter was created")
+    assert section(page, "activity")[0].endswith("redrive: A failure was recorded")
     assert section(page, "next commands")[:3] == [
         f"  run it again: redrive dlq replay dl-{shop.down}",
         f"  correct it:   redrive dlq edit dl-{shop.down}",

@@ -32,7 +32,7 @@ async def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_the_inbox_is_listed_shown_and_read(told: str) -> None:
     listed = json.loads(piped("notifications", "list", "--json").output)["items"]
-    assert [item["title"] for item in listed] == ["[redrive] fulfil failed: a dead letter"] * 2
+    assert [item["title"] for item in listed] == ["[redrive] fulfil failed"] * 2
     shown = piped("notifications", "show", listed[0]["id"]).output
     assert "Error: ValueError: two password=••••••" in shown
     assert piped("notifications", "read", listed[0]["id"], "-q").output == "1\n"

@@ -588,7 +588,7 @@ async def test_a_stopped_set_is_resumed_for_the_rest_and_decides_on_each_letter_
 ) -> None:
     e, made = each_desk
     letters = await failures(e, made.order, 3)
-    where = LetterFilter(workflow="order", code=letters[0].code, text=None)
+    where = LetterFilter(workflow="order", code=letters[0].code, since=0)
     begun = await e.app.dlq.ignore_many(where, by="ann", rate="1/s")
     await e.advance("1s")
     stopped = await e.app.dlq.stop_set(begun.id, by="bob")
@@ -598,7 +598,7 @@ async def test_a_stopped_set_is_resumed_for_the_rest_and_decides_on_each_letter_
         assert (resumed.status, resumed.ended_at, resumed.stopped_by) == ("RUNNING", None, None)
     ended = await carried_out(e, resumed)
     assert (ended.status, ended.done, ended.failed) == ("DONE", 3, 0)
-    assert ended.filter == {"workflow": "order", "code": letters[0].code}
+    assert ended.filter == {"workflow": "order", "code": letters[0].code, "since": "1970-01-01T00:00:00+00:00"}
     for letter in letters:
         events = [line.event for line in (await e.app.dlq.get(letter.id)).history]
         assert events.count("dlq.skipped") == 1

@@ -108,6 +108,28 @@ def test_a_token_for_several_workflows_lists_them(world: World) -> None:
     assert [each["name"] for each in found.json()] == ["book", "remind"]
 
 
+def test_a_token_for_several_workflows_lists_their_runs_and_failures_and_no_others(world: World) -> None:
+    everything = world.bearer(made(world, role=Role.ADMIN, payloads=True).secret)
+    runs = everything.get("/runs?limit=200").json()["items"]
+    names = sorted({run["workflow"] for run in runs})
+    assert names == ["book", "fulfil"]
+    for some in (["book", "remind"], ["fulfil", "remind"], [*names, "remind"]):
+        token = made(world, role=Role.ADMIN, payloads=True, workflows=tuple(some)).secret
+        client = world.bearer(token)
+        for path in ("/runs", "/workflow-dlq"):
+            wanted = [
+                each["id"] for each in everything.get(f"{path}?limit=200").json()["items"] if each["workflow"] in some
+            ]
+            assert [each["id"] for each in client.get(f"{path}?limit=200").json()["items"]] == wanted
+            named = client.get(path, params={"workflows": some, "limit": 200}).json()["items"]
+            assert [each["id"] for each in named] == wanted
+            assert client.get(path, params={"workflows": [*names, "nap"]}).status_code == 403
+        for page in ("/", "/runs", "/admin/dlq?view=items", "/search?q=order", "/search/suggestions?q=order"):
+            shown = client.get(f"{world.address}/app{page}")
+            assert shown.status_code == 200, page
+            assert not [name for name in set(names) - set(some) if name in shown.text], page
+
+
 def test_a_changed_key_is_refused(world: World) -> None:
     key = made(world, kind=TokenKind.KEY).secret
     start, secret = key[:-44], key[-43:]

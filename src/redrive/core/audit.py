@@ -39,24 +39,24 @@ class AuditEvent(StrEnum):
         member._value_, member.label = name, EventLabel(en, pl)
         return member
 
-    ERROR_RECORDED = "error.recorded", "A failure was recorded", "Zapisano błąd"
+    ERROR_RECORDED = "error.recorded", "An error was recorded", "Zapisano błąd"
     RETRY_SCHEDULED = "error.retry_scheduled", "Another attempt was scheduled", "Zaplanowano kolejną próbę"
     RETRY_EXHAUSTED = "error.retry_exhausted", "All attempts were used up", "Wykorzystano wszystkie próby"
 
-    LETTER_CREATED = "dlq.created", "A dead letter was created", "Zapisano nieudaną sprawę"
-    LETTER_RETRIED = "dlq.retry", "A dead letter was replayed", "Ponowiono nieudaną sprawę"
-    REPLAY_SUCCEEDED = "dlq.replay_succeeded", "A replay succeeded", "Ponowne uruchomienie powiodło się"
-    REPLAY_FAILED = "dlq.replay_failed", "A replay failed", "Ponowne uruchomienie nie powiodło się"
-    LETTER_RESOLVED = "dlq.resolved", "A dead letter was resolved", "Oznaczono sprawę jako rozwiązaną"
-    LETTER_IGNORED = "dlq.skipped", "A dead letter was ignored", "Zignorowano sprawę"
-    LETTER_EXPIRED = "dlq.expired", "A dead letter expired", "Sprawa wygasła"
-    LETTER_REOPENED = "dlq.reopened", "A dead letter was reopened", "Otwarto sprawę ponownie"
-    LETTER_ASSIGNED = "dlq.assigned", "A dead letter was assigned", "Przypisano sprawę"
-    LETTER_ESCALATED = "dlq.escalated", "A dead letter was escalated", "Eskalowano sprawę"
-    LETTER_COMMENTED = "dlq.commented", "A dead letter was commented on", "Dodano komentarz do sprawy"
-    LETTER_TAGGED = "dlq.tagged", "The tags of a dead letter were changed", "Zmieniono etykiety sprawy"
-    LETTER_COMPLETED = "dlq.completed", "A step's result was entered by hand", "Wpisano ręcznie wynik kroku"
-    LETTER_REVEALED = "dlq.revealed", "Hidden data of a dead letter was shown", "Wyświetlono ukryte dane sprawy"
+    LETTER_CREATED = "dlq.created", "A failure was recorded", "Zapisano nieudaną sprawę"
+    LETTER_RETRIED = "dlq.retry", "A failure was retried", "Ponowiono nieudaną sprawę"
+    REPLAY_SUCCEEDED = "dlq.replay_succeeded", "A retry succeeded", "Ponowne uruchomienie powiodło się"
+    REPLAY_FAILED = "dlq.replay_failed", "A retry failed", "Ponowne uruchomienie nie powiodło się"
+    LETTER_RESOLVED = "dlq.resolved", "A failure was resolved", "Oznaczono sprawę jako rozwiązaną"
+    LETTER_IGNORED = "dlq.skipped", "A failure was ignored", "Zignorowano sprawę"
+    LETTER_EXPIRED = "dlq.expired", "A failure expired", "Sprawa wygasła"
+    LETTER_REOPENED = "dlq.reopened", "A failure was reopened", "Otwarto sprawę ponownie"
+    LETTER_ASSIGNED = "dlq.assigned", "A failure was assigned", "Przypisano sprawę"
+    LETTER_ESCALATED = "dlq.escalated", "A failure was escalated", "Eskalowano sprawę"
+    LETTER_COMMENTED = "dlq.commented", "A failure was commented on", "Dodano komentarz do sprawy"
+    LETTER_TAGGED = "dlq.tagged", "The tags of a failure were changed", "Zmieniono etykiety sprawy"
+    LETTER_COMPLETED = "dlq.completed", "A step's result was entered manually", "Wpisano ręcznie wynik kroku"
+    LETTER_REVEALED = "dlq.revealed", "Hidden data of a failure was shown", "Wyświetlono ukryte dane sprawy"
     GROUP_ASSIGNED = "dlq.group_assigned", "A cause was assigned", "Przypisano przyczynę"
     GROUP_COMMENTED = "dlq.group_commented", "A cause was commented on", "Dodano komentarz do przyczyny"
     GROUP_MUTED = "dlq.group_muted", "A cause was muted", "Wyciszono przyczynę"
@@ -84,7 +84,7 @@ class AuditEvent(StrEnum):
     WORKFLOW_RESUMED = "workflow.resumed", "A workflow was resumed", "Wznowiono przepływ pracy"
     SCHEDULE_PAUSED = "schedule.paused", "A schedule was paused", "Wstrzymano harmonogram"
     SCHEDULE_RESUMED = "schedule.resumed", "A schedule was resumed", "Wznowiono harmonogram"
-    SCHEDULE_REQUESTED = "schedule.requested", "A schedule was run by hand", "Uruchomiono harmonogram ręcznie"
+    SCHEDULE_REQUESTED = "schedule.requested", "A schedule was run manually", "Uruchomiono harmonogram ręcznie"
     SCHEDULE_REMOVED = "schedule.removed", "A schedule was removed", "Usunięto harmonogram"
     MESSAGE_DEAD = "outbox.dead", "A message could not be delivered", "Nie udało się dostarczyć wiadomości"
     MESSAGE_RETRIED = "outbox.retried", "A message was sent again", "Ponowiono dostarczenie wiadomości"
@@ -109,15 +109,19 @@ class AuditEvent(StrEnum):
 
     ROLLED_BACK = "execution.rollback", "A run was rolled back", "Wycofano skutki przebiegu"
     SAGA_RESUMED = "saga.resumed", "A rollback was resumed", "Wznowiono wycofywanie"
-    SAGA_SKIPPED = "saga.skipped", "A compensation was skipped", "Pominięto kompensację"
-    SAGA_MARKED_DONE = "saga.marked_done", "A compensation was marked as done", "Oznaczono kompensację jako wykonaną"
+    SAGA_SKIPPED = "saga.skipped", "A rollback step was skipped", "Pominięto krok wycofywania"
+    SAGA_MARKED_DONE = (
+        "saga.marked_done",
+        "A rollback step was marked as done",
+        "Oznaczono krok wycofywania jako wykonany",
+    )
 
     USER_CREATED = "user.created", "A user was created", "Utworzono użytkownika"
     USER_CHANGED = "user.changed", "A user was changed", "Zmieniono użytkownika"
     USER_SIGNED_IN = "user.signed_in", "A user signed in", "Użytkownik zalogował się"
     USER_REFUSED = "user.refused", "A sign-in was refused", "Odmówiono logowania"
-    TOKEN_CREATED = "token.created", "A token was created", "Utworzono token"
-    TOKEN_REVOKED = "token.revoked", "A token was revoked", "Unieważniono token"
+    TOKEN_CREATED = "token.created", "An API key was created", "Utworzono klucz API"
+    TOKEN_REVOKED = "token.revoked", "An API key was revoked", "Unieważniono klucz API"
     TENANT_CREATED = "tenant.created", "A tenant was created", "Utworzono organizację"
     TENANT_CHANGED = "tenant.changed", "A tenant was changed", "Zmieniono organizację"
     TENANT_ENTERED = "tenant.entered", "An owner worked in another tenant", "Właściciel działał w innej organizacji"

@@ -329,10 +329,9 @@ def _render_headline(notification: Notification) -> str:
         case NotificationEvent.CIRCUIT_OPENED:
             return f"circuit {notification.subject} is open{times}"
         case NotificationEvent.ESCALATED:
-            return f"{notification.workflow}: a dead letter was escalated to {notification.subject}{times}"
+            return f"{notification.workflow}: a failure was escalated to {notification.subject}{times}"
         case _:
-            letters = "a dead letter" if count == 1 else f"{count} dead letters with the same cause"
-            return f"{notification.workflow} failed{at}{times}: {letters}"
+            return f"{notification.workflow} failed{at}{f'{times} with the same cause' if times else ''}"
 
 
 def _render_facts(notification: Notification) -> str:

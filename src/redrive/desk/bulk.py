@@ -24,6 +24,7 @@ from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.validation import is_id, require_bool, require_text
+from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import as_dict, replace
@@ -36,7 +37,9 @@ from redrive.store.port import DeskStore
 MAX_IDS = 100_000
 PREVIEW_LIMIT = 500
 SAMPLE_SIZE = 5
-_FILTER_FIELDS = frozenset({"workflow", "step", "code", "stage", "category", "fingerprint"})
+_FILTER_FIELDS = frozenset(
+    {"workflow", "step", "code", "stage", "category", "fingerprint", "owner", "tag", "escalated"}
+)
 _AUDIT_EVENTS = {
     BulkVerb.STOP: AuditEvent.BULK_STOPPED,
     BulkVerb.PAUSE: AuditEvent.BULK_PAUSED,
@@ -414,10 +417,12 @@ class BulkActions:
 
 
 def _read_filter(wanted: str) -> dict[str, str]:
-    """Return the fields of a stored filter that name a kind of failure; the others may contain data of the input."""
+    """Return the fields of a stored filter. Those that may contain data of the input have `…` as their value."""
     if isinstance(wanted, Unreadable):
         return {}
-    return {name: value for name, value in json.loads(wanted).items() if name in _FILTER_FIELDS}
+    fields = {name: value for name, value in json.loads(wanted).items() if name not in ("tenant", "status")}
+    times = {name: to_datetime(fields.pop(name)).isoformat() for name in ("since", "until") if name in fields}
+    return {name: value if name in _FILTER_FIELDS else "…" for name, value in fields.items()} | times
 
 
 def _select_letters(letters: LetterFilter | Iterable[str], tenant: str | None) -> _LetterSelection:

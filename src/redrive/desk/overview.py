@@ -1,9 +1,7 @@
-"""The overview of a tenant: waiting, running and late runs, open letters, and the last hour; counts are bounded."""
+"""The overview of a tenant: waiting, running and late runs, open letters, and runs over time; counts are bounded."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
@@ -15,40 +13,16 @@ from redrive.store.filters import GroupFilter, LetterFilter, RunFilter
 from redrive.store.groups import GroupTotals
 from redrive.store.list_query import OLDEST_CURSOR
 from redrive.store.port import DeskStore
-from redrive.store.runs import RunSummary
+from redrive.store.runs import RunCounts
 
 MAX_COUNTED_RUNS = 1_000
 """The highest count of runs in one state."""
 
-_MAX_HOUR_RUNS = 5_000  # runs of the last hour that are read
-_MINUTES_SHOWN = 60
+_MAX_CHARTED_RUNS = 20_000
 _MINUTE_MICROS = 60 * MICROS
 _MAX_RETRYING = 12
 FAILED_STATUSES = frozenset({RunStatus.DLQ_PENDING, RunStatus.FAILED, RunStatus.TIMED_OUT})
 """The statuses of runs that count as failed."""
-
-
-class RunsPerMinute(msgspec.Struct, frozen=True, kw_only=True):
-    """The last hour by minutes, the present one last: runs that were started, and those of them that failed.
-
-    `since` is when counting began: if there were too many runs, only the newest are counted, and it is `capped`.
-    """
-
-    started: tuple[int, ...]
-    failed: tuple[int, ...]
-    since: datetime
-    begin: datetime
-    capped: bool
-
-    @property
-    def good(self) -> tuple[int, ...]:
-        """Started runs that have not failed, by minute."""
-        return tuple(all - bad for all, bad in zip(self.started, self.failed, strict=True))
-
-    @property
-    def share(self) -> float | None:
-        """The share of started runs that failed, from 0 to 1; None without runs."""
-        return sum(self.failed) / sum(self.started) if sum(self.started) else None
 
 
 class RetryingStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,11 +51,11 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     late: int
     late_since: datetime | None
     retrying: tuple[RetryingStep, ...]
-    minutes: RunsPerMinute
+    runs: RunCounts
 
 
-async def load_overview(store: DeskStore, tenant: str | None) -> Overview:
-    """Read the overview of one tenant, or of all."""
+async def load_overview(store: DeskStore, tenant: str | None, *, seconds: int, slots: int) -> Overview:
+    """Read the overview of one tenant, or of all. Runs are counted in slots of so many seconds."""
     now = store.now()
     oldest = await store.letters(LetterFilter(tenant=tenant, status=LetterStatus.OPEN), limit=1, cursor=OLDEST_CURSOR)
     waiting = await store.run_summaries(
@@ -89,7 +63,6 @@ async def load_overview(store: DeskStore, tenant: str | None) -> Overview:
     )
     due = [run.available_at for run in waiting if (run.available_at or now) < now - _MINUTE_MICROS]
     causes = await store.group_totals(GroupFilter(tenant=tenant))
-    hour = RunFilter(tenant=tenant, since=now - _MINUTES_SHOWN * _MINUTE_MICROS)
     return Overview(
         open_letters=causes.need_attention,
         causes=causes,
@@ -100,7 +73,7 @@ async def load_overview(store: DeskStore, tenant: str | None) -> Overview:
         late=len(due),
         late_since=to_datetime(min(at for at in due if at is not None)) if due else None,
         retrying=await _list_retrying_steps(store, tenant),
-        minutes=_count_runs_per_minute(await store.run_summaries(hour, most=_MAX_HOUR_RUNS), now),
+        runs=await store.run_counts(RunFilter(tenant=tenant), seconds=seconds, slots=slots, most=_MAX_CHARTED_RUNS),
     )
 
 
@@ -125,18 +98,3 @@ async def _list_retrying_steps(store: DeskStore, tenant: str | None) -> tuple[Re
         if entry.status is StepStatus.RETRYING and entry.wake_at is not None and not entry.superseded
     ]
     return tuple(sorted(found, key=lambda each: each.next_at))
-
-
-def _count_runs_per_minute(runs: Sequence[RunSummary], now: int) -> RunsPerMinute:
-    begin = now // _MINUTE_MICROS - _MINUTES_SHOWN + 1
-    started = Counter(run.created_at // _MINUTE_MICROS - begin for run in runs)
-    failed = Counter(run.created_at // _MINUTE_MICROS - begin for run in runs if run.status in FAILED_STATUSES)
-    capped = len(runs) >= _MAX_HOUR_RUNS
-    since = runs[-1].created_at if capped else begin * _MINUTE_MICROS
-    return RunsPerMinute(
-        started=tuple(started[minute] for minute in range(_MINUTES_SHOWN)),
-        failed=tuple(failed[minute] for minute in range(_MINUTES_SHOWN)),
-        since=to_datetime(since),
-        begin=to_datetime(begin * _MINUTE_MICROS),
-        capped=capped,
-    )

@@ -204,12 +204,11 @@ def build_api(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) 
         each.state.service = service
         each.state.redact = service.redact
     pages.state.entries = TenantEntryLog()
-    for routes in API_ROUTES:
-        api.include_router(routes, prefix=API_PREFIX)
-    for routes in (health_routes, metrics_routes, document_routes):
-        api.include_router(routes)
+    # `include_router` would build every route once more, during the first request.
+    for routes in (*API_ROUTES, health_routes, metrics_routes, document_routes):
+        api.router.routes.extend(routes.routes)
     for routes in PAGE_ROUTES:
-        pages.include_router(routes)
+        pages.router.routes.extend(routes.routes)
     install_error_pages(pages)
     api.add_api_route("/", _redirect_to_pages, include_in_schema=False)
     api.mount(PAGES_PREFIX, pages)

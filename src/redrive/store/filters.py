@@ -31,6 +31,9 @@ def _normalise_filter(filter: Filter) -> None:
             continue
         fit = parse_time if field.name in _TIMES else _check_text
         object.__setattr__(filter, field.name, fit(field.name, value))
+    if getattr(filter, "workflows", None) is not None:
+        names = tuple(_check_text("workflows", name) for name in filter.workflows)  # type: ignore[union-attr]
+        object.__setattr__(filter, "workflows", names)
     given = getattr(filter, "status", None)
     if given is not None and not isinstance(given, str):  # a single status stays; several become a tuple
         if isinstance(filter, GroupFilter) or not isinstance(given, Iterable) or isinstance(given, Mapping):
@@ -102,8 +105,8 @@ def _normalise_index(filter: RunFilter | LetterFilter) -> None:
 class RunFilter:
     """Filter of runs. A field that is left out does not filter; no tenant means all tenants.
 
-    `index` gives values of fields that the workflow declared as searchable. `handler_for` is the id of a failed run:
-    its failure handlers match.
+    `workflows` are several, of which a run has any. `index` gives values of fields that the workflow declared as
+    searchable. `handler_for` is the id of a failed run: its failure handlers match.
     """
 
     tenant: str | None = None
@@ -116,6 +119,7 @@ class RunFilter:
     index: Mapping[str, Any] | None = None
     since: datetime | int | None = None
     until: datetime | int | None = None
+    workflows: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         _normalise_filter(self)
@@ -125,9 +129,9 @@ class RunFilter:
 class LetterFilter:
     """Filter of dead letters. A field that is left out does not filter; no tenant means all tenants.
 
-    `escalated` is what a letter is escalated to; `*` means any. `index` gives values of fields that the workflow
-    declared as searchable. `text` is a part of the error message, the reason, the correlation id or such a field,
-    unless the field is encrypted.
+    `workflows` are several, of which a letter has any. `escalated` is what a letter is escalated to; `*` means any.
+    `index` gives values of fields that the workflow declared as searchable. `text` is a part of the error message, the
+    reason, the correlation id or such a field, unless the field is encrypted.
     """
 
     tenant: str | None = None
@@ -145,6 +149,7 @@ class LetterFilter:
     until: datetime | int | None = None
     text: str | None = None
     index: Mapping[str, Any] | None = None
+    workflows: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         _normalise_filter(self)

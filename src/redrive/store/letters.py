@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -238,9 +238,8 @@ class LetterCalls:
     async def letters(
         self, session: Session, where: LetterFilter, *, limit: int, cursor: str | None
     ) -> Page[LetterRow]:
-        request, codec, matches = PageRequest.of(limit, cursor), self.database.codec, None
-        if where.text is not None and codec.keys is not None:
-            matches, where = partial(_match_texts, codec, _compile_search(where.text)), replace(where, text=None)
+        request = PageRequest.of(limit, cursor)
+        where, matches = self._prepare_search(where)
         values = await detect_popular(session, filter_values(where))
         query = ListQuery(session, "letters", values, letter_row, matches=matches)
         found = await query.fetch(request.window, parse_states(where.status, LetterStatus))
@@ -248,14 +247,21 @@ class LetterCalls:
 
     @read_call()
     async def total(self, session: Session, where: RunFilter | LetterFilter | AuditFilter) -> ListTotal:
-        states, table = None, "audit"
+        states, table, matches = None, "audit", None
         if isinstance(where, LetterFilter):
-            self.database.codec.refuse_text(where)
+            where, matches = self._prepare_search(where)
             states, table = parse_states(where.status, LetterStatus), "letters"
         elif isinstance(where, RunFilter):
             states, table = parse_states(where.status, RunStatus), "runs"
         values = await detect_popular(session, filter_values(where))
-        return await ListQuery(session, table, values, tuple).count(states)
+        return await ListQuery(session, table, values, tuple, matches=matches).count(states)
+
+    def _prepare_search(self, where: LetterFilter) -> tuple[LetterFilter, Callable[[Sequence[Any]], bool] | None]:
+        """Return the filter for the database, and a check of the texts that only this process can read."""
+        codec = self.database.codec
+        if where.text is None or codec.keys is None:
+            return where, None
+        return replace(where, text=None), partial(_match_texts, codec, _compile_search(where.text))
 
     @read_call()
     async def references(self, session: Session, prefix: str, *, tenant: str | None, most: int) -> list[str]:

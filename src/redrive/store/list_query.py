@@ -206,6 +206,8 @@ def filter_values(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, An
     found = {name: value for name, value in as_dict(where).items() if value is not None and name != "status"}
     for number, (field, texts) in enumerate(found.pop("index", {}).items()):
         found[f"index_{number}"] = (field, list(texts))
+    if "workflows" in found:
+        found["workflows"] = list(found["workflows"])
     if "tag" in found:
         found["tag"] = VerbatimText(found["tag"])  # tags are kept in JSON, which escapes NUL by itself
     if "text" in found:

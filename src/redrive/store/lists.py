@@ -12,6 +12,8 @@ from redrive.store.session import Session, Statements
 
 SQL = Statements("lists.sql")
 
+_MAX_PARTS = 30  # with more states and workflows than that, each row is checked for its workflow
+
 # The indexes that come with a table have other names on SQLite, which also reads along the id without one.
 _SQLITE_HINTS = {
     "runs_pkey": "NOT INDEXED",
@@ -65,12 +67,27 @@ class ListQuery:
             for part in await self._split_by_state(Window(most=most), states):
                 scan = await choose_scan(self._session, self._table, part, newest_first=True)
                 values = list_query.add_scan_limit(part, scan.limit, newest_first=True)
+                if self._matches is not None:
+                    texts = await self._read(f"{self._table}.texts", scan, values, True, list_query.MAX_OPENED)
+                    count += sum(map(self._matches, texts))
+                    exact = exact and scan.limit is None and len(texts) < list_query.MAX_OPENED
+                    continue
                 found = (await self._read(f"{self._table}.count", scan, values, True, most + 1))[0][0]
                 count, exact = count + min(found, most), exact and scan.limit is None and found <= most
         return ListTotal(count, exact)
 
+    async def count_by_slot(self, width: int, most: int) -> list[Any]:
+        """Count the newest runs by the time of their start: slot, runs, failed ones, and the first start of each."""
+        found: list[Any] = []
+        async with self._session.index_order():
+            for part in await self._split_by_state(Window(most=most), None):
+                scan = await choose_scan(self._session, self._table, part, newest_first=True)
+                values = list_query.add_scan_limit(part, scan.limit, newest_first=True)
+                found += await self._read(f"{self._table}.by_slot", scan, values, True, most, width=width)
+        return found
+
     async def _split_by_state(self, window: Window, states: Sequence[str] | None) -> list[dict[str, Any]]:
-        """Return the values of each part of the list: one for each state, if each is read by itself."""
+        """Return the values of each part of the list: one for each state and workflow, if each is read by itself."""
         since, until = self._values.get("since"), self._values.get("until")
         skew = list_query.CLOCK_SKEW
         values = list_query.add_id_range(
@@ -79,9 +96,17 @@ class ListQuery:
             since=None if since is None else await self._find_last_id_before(since - skew),
             until=None if until is None else await self._find_last_id_before(until + skew) + 1,
         )
-        if states is None and not list_query.is_read_by_state(self._table, values):
-            return [values]
-        return [{**values, "status": str(state)} for state in (LetterStatus if states is None else states)]
+        parts = [values]
+        if states is not None or list_query.is_read_by_state(self._table, values):
+            parts = [{**values, "status": str(state)} for state in (LetterStatus if states is None else states)]
+        names = values.get("workflows", ())
+        if not 0 < len(parts) * len(names) <= _MAX_PARTS:
+            return parts
+        return [
+            {**{key: value for key, value in part.items() if key != "workflows"}, "workflow": name}
+            for part in parts
+            for name in dict.fromkeys(names)
+        ]
 
     async def _select_rows(self, window: Window, values: dict[str, Any]) -> WindowRows:
         scan = await choose_scan(self._session, self._table, values, newest_first=window.down)
@@ -105,10 +130,12 @@ class ListQuery:
         reached = texts[-1][0] if len(texts) == limit else scan.limit
         return WindowRows([self._record(row) for row in rows], reached)
 
-    async def _read(self, columns: str, scan: Scan, values: dict[str, Any], down: bool, most: int) -> list[Any]:
+    async def _read(
+        self, columns: str, scan: Scan, values: dict[str, Any], down: bool, most: int, **more: Any
+    ) -> list[Any]:
         text = SQL[columns].text(self._session.dialect)
         statement = scan_sql(self._session, text, self._table, scan.path, values, newest_first=down)
-        return await self._session.rows(statement, **list_query.query_parameters(values), most=most)
+        return await self._session.rows(statement, **list_query.query_parameters(values), most=most, **more)
 
     async def _find_last_id_before(self, time: int) -> int:
         """Return the last id before a time. Ids grow with time, so halving finds it without an index."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
@@ -16,7 +17,7 @@ from redrive.core.journal import EntryRow
 from redrive.core.run_options import StepOptions
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, EntryWrite, NewRun
-from redrive.records import field_names
+from redrive.records import field_names, replace
 from redrive.store.filters import RunFilter
 from redrive.store.list_query import Page, PageRequest, Window, filter_values, parse_states
 from redrive.store.lists import ListQuery, detect_popular
@@ -109,6 +110,30 @@ class RunSummary(msgspec.Struct, frozen=True, gc=False):
     available_at: int | None
 
 
+class RunCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Runs by the time of their start, the present slot last: all that were started, and those of them that failed.
+
+    `begin` is the beginning of the first slot. If there were too many runs, only the newest are counted: it is
+    `capped`, and `since` is the start of the oldest run that is counted.
+    """
+
+    started: tuple[int, ...]
+    failed: tuple[int, ...]
+    begin: int
+    since: int
+    capped: bool
+
+    @property
+    def good(self) -> tuple[int, ...]:
+        """Started runs that have not failed, by slot."""
+        return tuple(all - bad for all, bad in zip(self.started, self.failed, strict=True))
+
+    @property
+    def share(self) -> float | None:
+        """The share of started runs that failed, from 0 to 1; None without runs."""
+        return sum(self.failed) / sum(self.started) if any(self.started) else None
+
+
 _RUN_WIDTH, _ENTRY_WIDTH = len(field_names(RunRow)), len(field_names(EntryRow))
 
 
@@ -126,6 +151,9 @@ class RunDesk(Protocol):
 
     async def run_summaries(self, where: RunFilter, *, most: int, oldest: bool = False) -> list[RunSummary]:
         """Return the newest matching runs, up to `most`; with `oldest`, the oldest ones first."""
+
+    async def run_counts(self, where: RunFilter, *, seconds: int, slots: int, most: int) -> RunCounts:
+        """Count the newest runs, up to `most`, by slots of so many seconds; the present slot is the last."""
 
     async def journal(self, run: int) -> list[EntryRow]:
         """Return all entries of a run in the order of their index, superseded ones included."""
@@ -165,6 +193,26 @@ class RunCalls:
         )
         window = Window(most=most, above=0) if oldest else Window(most=most)
         return (await query.fetch(window, parse_states(where.status, RunStatus))).rows
+
+    @read_call()
+    async def run_counts(self, session: Session, where: RunFilter, *, seconds: int, slots: int, most: int) -> RunCounts:
+        width = seconds * MICROS
+        first = await session.now() // width - slots + 1
+        where = replace(where, since=first * width)
+        query = ListQuery(session, "runs", await detect_popular(session, filter_values(where)), tuple)
+        rows = await query.count_by_slot(width, most)
+        started, failed = Counter[int](), Counter[int]()
+        for slot, all, bad, _ in rows:
+            started[slot - first] += all
+            failed[slot - first] += bad
+        capped = started.total() >= most
+        return RunCounts(
+            started=tuple(started[slot] for slot in range(slots)),
+            failed=tuple(failed[slot] for slot in range(slots)),
+            begin=first * width,
+            since=min(row[3] for row in rows) if capped else first * width,
+            capped=capped,
+        )
 
     @read_call()
     async def journal(self, session: Session, run: int) -> list[EntryRow]:

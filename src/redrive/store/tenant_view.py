@@ -32,7 +32,7 @@ from redrive.store.letters import AuditRow, DecisionCase, Facets, LetterRow, Tri
 from redrive.store.list_query import ListTotal, Page
 from redrive.store.notifications import NotificationFilter, NotificationRow, NotificationStore, RuleRow
 from redrive.store.outbox import BlockedKey, DeliveryDecision
-from redrive.store.runs import AttemptRow, RunRow, RunSummary, StartResult
+from redrive.store.runs import AttemptRow, RunCounts, RunRow, RunSummary, StartResult
 from redrive.store.settings import PolicyRow, ScheduleKey
 from redrive.store.stats import Attention, LaneCount
 from redrive.store.workers import CatalogueRow
@@ -229,7 +229,7 @@ class TenantView(_Confined["DeskStore"]):
     async def create_bulk(self, new: NewBulk, audit: AuditWrite) -> None:
         self._require_tenant(new.tenant, audit.tenant)
         if new.where is not None:
-            await self._inner.create_bulk(replace(new, where=self._narrow(new.where)), audit)
+            await self._inner.create_bulk(replace(new, where=self._narrow_to_one(new.where)), audit)
         elif self._workflows is None:
             await self._inner.create_bulk(new, audit)
         else:
@@ -312,8 +312,14 @@ class TenantView(_Confined["DeskStore"]):
         excluded = self._excludes_tenant(where.tenant)
         return [] if excluded else await self._inner.run_summaries(self._narrow(where), most=most, oldest=oldest)
 
+    async def run_counts(self, where: RunFilter, *, seconds: int, slots: int, most: int) -> RunCounts:
+        # A tenant that is not this view's has no runs here.
+        mine = replace(where, tenant=self._tenant, workflow="") if self._excludes_tenant(where.tenant) else None
+        asked = self._narrow(where) if mine is None else mine
+        return await self._inner.run_counts(asked, seconds=seconds, slots=slots, most=most)
+
     async def count_letters(self, where: LetterFilter) -> int:
-        return 0 if self._excludes_tenant(where.tenant) else await self._inner.count_letters(self._narrow(where))
+        return 0 if self._excludes_tenant(where.tenant) else await self._inner.count_letters(self._narrow_to_one(where))
 
     async def bulk_by_id(self, public_id: str) -> BulkRow | None:
         found = await self._inner.bulk_by_id(public_id)
@@ -464,15 +470,22 @@ class TenantView(_Confined["DeskStore"]):
         return bulk.wanted is not None and json.loads(bulk.wanted).get("workflow") in self._workflows
 
     def _narrow(self, where: Where) -> Where:
-        """Return the filter for this tenant. A view of some workflows must name one of them."""
-        workflow = where.workflow
-        if self._workflows is not None and workflow is None:
-            if len(self._workflows) > 1:
-                raise InputError(Reason(ReasonCode.TOKEN_WORKFLOW_NEEDED, workflows=self._workflow_names))
-            workflow = ", ".join(self._workflows)  # the only one, or an empty name that no run has
-        if workflow is not None:
-            self._require_workflows(workflow)
-        return replace(where, tenant=self._tenant, workflow=workflow)
+        """Return the filter for this tenant, and for the workflows of this view if the filter names none."""
+        if self._workflows is None:
+            return replace(where, tenant=self._tenant)
+        named = where.workflows if where.workflow is None else (where.workflow,)
+        self._require_workflows(*(named or ()))
+        names = self._workflow_names if named is None else tuple(named)
+        # One name has better indexes. A view of no workflow asks for an empty name, which no run has.
+        one = names[0] if len(names) == 1 else "" if not names else None
+        return replace(where, tenant=self._tenant, workflow=one, workflows=names if one is None else None)
+
+    def _narrow_to_one(self, where: LetterFilter) -> LetterFilter:
+        """Return the filter for a bulk action, which belongs to one workflow of a view of several."""
+        narrowed = self._narrow(where)
+        if self._workflows is not None and narrowed.workflow is None:
+            raise InputError(Reason(ReasonCode.TOKEN_WORKFLOW_NEEDED, workflows=self._workflow_names))
+        return narrowed
 
     def _show_row(self, row: Row | None) -> Row | None:
         """Return a run or a letter if this view shows it; remember the run."""

@@ -152,7 +152,7 @@ def test_a_list_shows_its_position_in_both_orders_and_ignores_a_wrong_limit(shop
     with of_role(shop, "VIEWER") as client:
         everything = client.get("/admin/dlq?view=items&limit=200").text
         newest = rows(everything)
-        assert f"1–{total} of {total}" in everything
+        assert f"1–{total} of {total} Newest first" in Looked(everything).text
         assert len(newest) == total
         first = client.get("/admin/dlq?view=items").text
         assert f"1–25 of {total}" in first
@@ -161,6 +161,7 @@ def test_a_list_shows_its_position_in_both_orders_and_ignores_a_wrong_limit(shop
         assert f"1–25 of {total}" in client.get(links(second, "prev")).text
         oldest = client.get("/admin/dlq?view=items&order=oldest").text
         assert 'rel="prev"' not in oldest
+        assert "Oldest first Columns" in Looked(oldest).text
         assert rows(oldest) + rows(client.get(links(oldest, "next")).text) == newest[::-1]
         for slip, said in (
             ("limit=9999", "limit must be"),
@@ -234,7 +235,7 @@ def test_a_letter_shows_its_failure_and_hides_secrets(shop: World) -> None:
         assert client.post(f"{path}/reveal").status_code == 403
     with browser(shop, shop.tokens["acme", "SEER"]) as seer:
         assert "k3y-s3cr3t" in seer.post(f"{path}/reveal").text
-        assert "Hidden data of a dead letter was shown" in seer.get(path).text
+        assert "Hidden data of a failure was shown" in seer.get(path).text
         assert seer.get(f"{path}/reveal").headers["location"] == f"/app{path}"
     with of_role(shop, "ADMIN", headers={"Accept-Language": "pl"}) as client:
         shown = Looked(client.get(path).text).text
@@ -556,7 +557,15 @@ def test_hostile_content_is_text_and_large_content_is_folded(shop: World) -> Non
 
 def test_many_letters_are_replayed_at_most_once_after_a_preview(shop: World) -> None:
     with of_role(shop, "ADMIN", "initech") as client, of_role(shop, "VIEWER", "initech") as viewer:
-        assert client.get("/admin/bulk-replays/new").status_code == 422
+        for list in ("", "?list=https://evil.example/", "?list=/app/runs?x=1"):
+            assert client.get(f"/admin/bulk-replays/new{list}").status_code == 422
+        address = "/app/admin/dlq?view=items&index=order%3AB-1"
+        assert f'name="list" value="{address.replace("&", "&amp;")}"' in client.get(address[4:]).text
+        sent = client.get("/admin/bulk-replays/new", params={"action": "REPLAY", "list": address})
+        assert (sent.status_code, sent.headers["location"]) == (303, f"{address}&select=none")
+        again = client.get(sent.headers["location"][4:]).text
+        assert "Nothing was selected." in again
+        assert f'name="list" value="{address.replace("&", "&amp;")}"' in again
         picked = {"ids": rows(client.get("/admin/dlq?view=items&index=order:B-1").text)}
         assert picked == {"ids": [shop.ids["initech"]["again"]]}
         plan = client.get("/admin/bulk-replays/new", params=picked).text
@@ -602,6 +611,10 @@ def test_many_letters_are_replayed_at_most_once_after_a_preview(shop: World) -> 
         assert "1 Not processed" in stopped
         assert "Queued" not in stopped
         assert "Waiting" not in stopped, "a stopped bulk action has no waiting letters"
+        wanted = {"tag": "urgent", "owner": "kim", "since": "2026-01-31T12:00:00Z"}
+        named = shop.client("initech", "ADMIN").post("/workflow-dlq/ignore", json={"filter": wanted}).json()
+        title = Looked(viewer.get(f"/admin/bulk-replays/{named['id']}").text).text
+        assert "Ignore: Assignee: kim, Tag: urgent, From: 2026-01-31 12:00" in title
         listed = Looked(viewer.get("/admin/bulk-replays").text).text
         assert "Stopped 1 not processed" in listed
         assert listed.count("the bank is back") == 1

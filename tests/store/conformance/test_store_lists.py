@@ -17,7 +17,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.store.bulk import NewBulk
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
-from redrive.store.list_query import Page
+from redrive.store.list_query import ListTotal, Page
 
 
 async def listed(kit: Kit, limit: int = 50, cursor: str | None = None, **where) -> list[str]:
@@ -272,6 +272,7 @@ async def test_each_filter_of_letters_filters(kit: Kit) -> None:
         *({"text": text} for text in texts),
     ):
         assert await listed_letters(kit, **where) == [other], where
+        assert await kit.store.total(LetterFilter(**where)) == ListTotal(1), where
     assert await listed_letters(kit, until=kit.clock.now()) == [plain]
     assert await listed_letters(kit, status="OPEN") == [other, plain]
     assert await listed_letters(kit, status=["OPEN", LetterStatus.RESOLVED]) == [other, plain]
@@ -303,6 +304,7 @@ async def scattered(kit: Kit) -> list[str]:
 async def test_a_search_with_few_matches_continues_at_its_cursor(kit: Kit, more: dict) -> None:
     wanted = await scattered(kit)
     where = LetterFilter(code="timeout", **more)
+    assert not (await kit.store.total(where)).exact
     page = await kit.store.letters(where, limit=2, cursor=None)
     assert (page.items, page.prev) == ([], None), "the three newest letters do not match"
     pages = [page]

@@ -44,3 +44,23 @@ async def test_runs_are_summarised_from_either_end(kit: Kit) -> None:
     assert len(lately) == 2
     assert len(await kit.store.tenant_view("other").run_summaries(RunFilter(), most=9)) == 1
     assert await kit.store.tenant_view("other").run_summaries(RunFilter(tenant="default"), most=9) == []
+
+
+async def test_runs_are_counted_by_the_time_of_their_start(kit: Kit) -> None:
+    await kit.start(2)
+    kit.clock.move(2 * HOUR)
+    await kit.start(1)
+    await failures(kit, 1, "v", tenant="other")
+    span = {"seconds": 3600, "slots": 4, "most": 100}
+    all = await kit.store.run_counts(RunFilter(), **span)
+    assert (all.started, all.failed, all.capped) == ((0, 2, 0, 2), (0, 0, 0, 1), False)
+    assert (all.good, all.share, all.since) == ((0, 2, 0, 1), 0.25, all.begin)
+    newest = await kit.store.run_counts(RunFilter(), **span | {"most": 3})
+    assert (sum(newest.started), newest.capped, newest.since > newest.begin) == (3, True, True)
+    recent = await kit.store.run_counts(RunFilter(), seconds=60, slots=60, most=100)
+    assert (recent.started[-1], sum(recent.started)) == (2, 2)
+    own = kit.store.tenant_view("other")
+    assert (await own.run_counts(RunFilter(), **span)).started == (0, 0, 0, 1)
+    assert (await own.run_counts(RunFilter(tenant="default"), **span)).share is None
+    some = kit.store.tenant_view("default", ["w", "x"])
+    assert (await some.run_counts(RunFilter(), **span)).started == (0, 2, 0, 1)

@@ -289,12 +289,37 @@ async def test_a_view_of_one_workflow_shows_the_bulk_actions_begun_for_it(kit: K
     assert await seen.change_bulk("set-w", STOP, noted("dlq.bulk_stopped", tenant="a"))
 
 
-async def test_a_view_of_several_workflows_requires_the_workflow_to_be_named(kit: Kit) -> None:
-    await kit.start(1, tenant="a", workflow="x")
-    seen = kit.store.tenant_view("a", ["w", "x"])
-    with pytest.raises(InputError, match="name one of w, x"):
-        await seen.runs(RunFilter(), limit=9, cursor=None)
-    assert len((await seen.runs(RunFilter(workflow="x"), limit=9, cursor=None)).items) == 1
+async def test_a_view_of_several_workflows_lists_those_and_no_others(kit: Kit) -> None:
+    made = {
+        workflow: await kit.start(2, tenant=tenant, workflow=workflow)
+        for tenant, workflow in (("a", "w"), ("a", "x"), ("a", "y"), ("b", "z"))
+    }
+    await kit.start(1, tenant="b", workflow="w")
+    worker = await kit.worker("w", "x", "y", "z")
+    for run in (await kit.claim(worker, "w", "x", "y", "z")).runs:
+        await kit.fail(worker, run)
+    for names, wanted in ((["w", "x"], ["w", "x"]), (["w", "x", *(f"n{number}" for number in range(40))], ["w", "x"])):
+        seen = kit.store.tenant_view("a", names)
+        newest = [id for workflow in reversed(wanted) for id in reversed(made[workflow])]
+        page = await seen.runs(RunFilter(), limit=3, cursor=None)
+        rest = await seen.runs(RunFilter(), limit=3, cursor=page.next)
+        assert [row.public_id for row in [*page.items, *rest.items]] == newest
+        letters = await seen.letters(LetterFilter(), limit=9, cursor=None)
+        assert {row.run_id for row in letters.items} == set(newest)
+        assert {
+            row.workflow for row in (await seen.letters(LetterFilter(status="OPEN"), limit=9, cursor=None)).items
+        } == {"w", "x"}
+        assert (await seen.total(RunFilter())).count == (await seen.total(LetterFilter(status="OPEN"))).count == 4
+        assert (await seen.facets(LetterFilter(), most=9)).by["workflow"] == {"w": 2, "x": 2}
+        assert len(await seen.run_summaries(RunFilter(), most=9)) == 4
+        assert len((await seen.runs(RunFilter(workflow="x"), limit=9, cursor=None)).items) == 2
+        assert len((await seen.runs(RunFilter(workflows=("x",)), limit=9, cursor=None)).items) == 2
+        for other in (RunFilter(workflow="y"), RunFilter(workflows=("x", "y"))):
+            with pytest.raises(NotAllowed):
+                await seen.runs(other, limit=9, cursor=None)
+    with pytest.raises(InputError, match="name one of w, x"):  # a bulk action belongs to one workflow
+        await kit.store.tenant_view("a", ["w", "x"]).count_letters(LetterFilter())
+    assert (await kit.store.tenant_view("a", []).runs(RunFilter(), limit=9, cursor=None)).items == []
 
 
 async def test_a_view_s_first_page_is_full_however_many_newer_rows_others_have(kit: Kit) -> None:

@@ -53,6 +53,15 @@ EVENT_DESCRIPTIONS = {
 }
 """The texts for events that notification rules name."""
 
+_TITLES = {
+    "first_failure": N("{name} failed for the first time"),
+    "retries_exhausted": N("{name} has no retries left"),
+    "dead_letter": N("{name} failed"),
+    "circuit_opened": N("Circuit {name} is open"),
+    "escalated": N("A failure of {name} was escalated to {who}"),
+}
+"""The titles of notifications; that of a message is written by its workflow."""
+
 _COLUMNS = lists.make_columns("at", "event", "label", "by", "tenant", "subject", "letter", "reason", "before", "after")
 
 
@@ -164,6 +173,13 @@ async def _render_inbox(request: Request, context: RequestContext, wrong: Reason
             return view.url("/circuits/one", key=about.subject)
         return view.url(f"/runs/{about.run_id}") if about.run_id else None
 
+    def make_title(item: InboxItem) -> str:
+        about = item.notification
+        if item.event not in _TITLES:
+            return item.title.removeprefix("[redrive] ")
+        name = about.subject if item.event == "circuit_opened" else about.step or about.workflow
+        return view.t(_TITLES[item.event], name=name, who=about.subject)
+
     return await render_page(
         request,
         "notifications.html",
@@ -180,6 +196,7 @@ async def _render_inbox(request: Request, context: RequestContext, wrong: Reason
         events=NOTIFY_EVENTS,
         descriptions=EVENT_DESCRIPTIONS,
         find_link=find_link,
+        make_title=make_title,
         wrong=wrong,
         typed=form,
     )

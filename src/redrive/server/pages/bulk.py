@@ -19,7 +19,7 @@ from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.server.pages import letters
-from redrive.server.pages.display import CODES
+from redrive.server.pages.display import CODES, FILTERS
 from redrive.server.pages.forms import ACTION_FIELD, CHECK_ACTION, Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.replay_form import OUTPUT_MODES, ReplayForm, read_replay_form
@@ -39,6 +39,7 @@ ACTIONS = tuple(ACTION_NAMES)
 _MODES = [ReplayMode.FROM_FAILED, ReplayMode.STEP_ONLY, ReplayMode.FULL, ReplayMode.SKIP]
 _SEPARATORS = re.compile(r"[\s,.']")
 _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:[\s,.'][0-9]{3})+")
+_KIND_FIELDS = frozenset({"step", "workflow", "code", "category", "fingerprint"})
 _PREVIEW_LIMIT = 10  # failures whose dry run the page waits for
 
 
@@ -88,17 +89,17 @@ def _make_rate_input(rate: Rate) -> RateInput:
 
 async def name_bulk_actions(context: RequestContext, t: Translator, sets: Sequence[BulkAction]) -> dict[str, str]:
     """Return the names of bulk actions by their ids, such as `Retry: call_llm, service down`."""
-    kinds: dict[str, str] = {}  # the kind of failure of each cause, looked up once
+    kinds: dict[str, dict[str, str]] = {}  # the kind of failure of each cause, looked up once
     for fingerprint in {(each.filter or {}).get("fingerprint") for each in sets} - {None}:
         where = LetterFilter(tenant=context.one_tenant, fingerprint=fingerprint)
         for letter in (await context.desk.dlq.list(where, limit=1)).items:
-            kinds[letter.fingerprint] = _describe_kind(t, {"step": letter.step or letter.workflow, "code": letter.code})
+            kinds[letter.fingerprint] = {"step": letter.step or letter.workflow, "code": letter.code, "workflow": ""}
     return {
         each.id: f"{t(ACTION_NAMES[each.action])}: "
         + (
             t("{n} selected failure|{n} selected failures", n=each.total)
             if each.filter is None
-            else kinds.get(each.filter.get("fingerprint", "")) or _describe_kind(t, each.filter)
+            else _describe_kind(t, {**each.filter, **kinds.get(each.filter.get("fingerprint", ""), {})})
         )
         for each in sets
     }
@@ -107,6 +108,11 @@ async def name_bulk_actions(context: RequestContext, t: Translator, sets: Sequen
 def _describe_kind(t: Translator, fields: Mapping[str, str]) -> str:
     code = t(CODES.get(fields.get("code", ""), ""))
     parts = [fields.get("step"), fields.get("workflow"), f"{code[:1].lower()}{code[1:]}", fields.get("category")]
+    parts += [
+        f"{t(FILTERS[name])}: {value.replace('T', ' ')[:16] if name in ('since', 'until') else value}"
+        for name, value in fields.items()
+        if name in FILTERS and name not in _KIND_FIELDS
+    ]
     return ", ".join(part for part in parts if part) or t("all failures")
 
 
@@ -120,8 +126,12 @@ async def list_bulk(request: Request, context: Context) -> Response:
 
 @bulk_routes.get(BULK_PATH + "/new", **requires(Permission.DECIDE))
 async def show_new_bulk(request: Request, context: Context) -> Response:
-    """Show the form of a bulk action, with a preview."""
-    return await _render_plan(request, context, Form(list(request.query_params.multi_items())), begun=True)
+    """Show the form of a bulk action, with a preview; without a selection, the list again."""
+    form = Form(list(request.query_params.multi_items()))
+    back = form.get("list")
+    if not form.all("ids") and back.startswith(f"{make_view(request).root}{letters.LETTERS_PATH}?"):
+        return redirect_to(f"{back}&select=none")
+    return await _render_plan(request, context, form, begun=True)
 
 
 @bulk_routes.post(BULK_PATH + "/new", **requires(Permission.DECIDE))

@@ -212,7 +212,7 @@ def plot_sparkline(values: Sequence[float], highest: float = 0, *, width: float 
 
 
 class ChartRange(msgspec.Struct, frozen=True, gc=False):
-    """A span of time that a chart of failures shows: `slots` of so many `seconds`, several of them in a column."""
+    """A span of time that a chart shows: `slots` of so many `seconds`, several of them in a column."""
 
     label: str
     seconds: int
@@ -260,10 +260,18 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
 def plot_failures(counts: Sequence[int], wanted: ChartRange, now: datetime) -> Chart:
     """Return a chart of failures by slot, the present slot last."""
-    merged = [sum(counts[at : at + wanted.per_column]) for at in range(0, len(counts), wanted.per_column)]
     first = int(now.timestamp()) // wanted.seconds - len(counts) + 1
-    begin = datetime.fromtimestamp(first * wanted.seconds, UTC)
-    return plot_chart([0] * len(merged), merged, begin, timedelta(seconds=wanted.seconds * wanted.per_column))
+    return plot_slots([0] * len(counts), counts, wanted, datetime.fromtimestamp(first * wanted.seconds, UTC))
+
+
+def plot_slots(lower: Sequence[int], upper: Sequence[int], wanted: ChartRange, begin: datetime) -> Chart:
+    """Return a chart of two counts by slot, several slots in a column."""
+    size = wanted.per_column
+
+    def merge(counts: Sequence[int]) -> list[int]:
+        return [sum(counts[at : at + size]) for at in range(0, len(counts), size)]
+
+    return plot_chart(merge(lower), merge(upper), begin, timedelta(seconds=wanted.seconds * size))
 
 
 def plot_chart(lower: Sequence[int], upper: Sequence[int], begin: datetime, width: timedelta) -> Chart:

@@ -131,6 +131,7 @@ async def list_letters(request: Request, context: Context) -> Response:
         faults={**faults, **letters.faults},
         path=LETTERS_PATH,
         first="cursor" not in request.query_params,
+        unselected=request.query_params.get("select") == "none",
         ranges=lists.TIME_RANGES,
         sizes=lists.PAGE_SIZES,
         statuses=[ALL_STATUSES, *LetterStatus],

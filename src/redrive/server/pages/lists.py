@@ -152,7 +152,7 @@ async def load_page(
     total = None
     if start is not None and page.next is None:
         total = ListTotal(start + len(page.items) - 1)  # this is the last page
-    elif getattr(where, "text", None) is None:  # a text is looked for row by row, for the list only
+    else:
         total = await context.view.total(where)
     return ShownPage(
         items=page.items,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 
@@ -16,8 +15,9 @@ from redrive.core.roles import Permission
 from redrive.desk.circuits import CircuitRecord
 from redrive.desk.overview import MAX_COUNTED_RUNS, load_overview
 from redrive.desk.settings import WorkerState
+from redrive.duration import to_datetime
 from redrive.server.pages.causes import chart_failures, find_highest_trend, read_range
-from redrive.server.pages.display import plot_chart
+from redrive.server.pages.display import CHART_RANGES, plot_slots
 from redrive.server.pages.forms import make_page_router
 from redrive.server.pages.render import render_page
 from redrive.server.pages.translations import N
@@ -42,7 +42,9 @@ _LATE_AFTER = 60.0
 @overview_routes.get("/", **requires(Permission.LOOK))
 async def show_overview(request: Request, context: Context) -> Response:
     """Show the failures, open circuits, overdue runs and workers of the tenant."""
-    summary = await load_overview(context.view, context.one_tenant)
+    chosen = read_range(request)
+    wanted = CHART_RANGES[chosen]
+    summary = await load_overview(context.view, context.one_tenant, seconds=wanted.seconds, slots=wanted.slots)
     circuits: list[CircuitRecord] = []
     for status in (CircuitStatus.OPEN, CircuitStatus.HALF_OPEN):
         where = CircuitFilter(tenant=context.one_tenant, status=status)
@@ -50,21 +52,20 @@ async def show_overview(request: Request, context: Context) -> Response:
     live = sum(worker.state is WorkerState.RUNNING for worker in await list_known_workers(context))
     workflows = await context.view.workflows() if live else []
     groups = await context.desk.dlq.groups(context.one_tenant, muted=False, limit=_MAX_GROUPS)
-    minutes = summary.minutes
     return await render_page(
         request,
         "overview.html",
         summary=summary,
         groups=groups,
         highest=find_highest_trend(groups.items),
-        failures=await chart_failures(context, read_range(request)),
-        range=read_range(request),
-        runs=plot_chart(minutes.good, minutes.failed, minutes.begin, timedelta(minutes=1)),
+        failures=await chart_failures(context, chosen),
+        range=chosen,
+        chart=plot_slots(summary.runs.good, summary.runs.failed, wanted, to_datetime(summary.runs.begin)),
         circuits=circuits,
         live=live,
         first=next((item.name for item in workflows), None),
         most=MAX_COUNTED_RUNS,
-        nothing=not any([*summary.minutes.started, summary.open_letters, summary.waiting, summary.sleeping]),
+        nothing=not any([*summary.runs.started, summary.open_letters, summary.waiting, summary.sleeping]),
     )
 
 

@@ -287,6 +287,12 @@ class PageView:
         query = self.request.url.query
         return self.request.url.path + (f"?{query}" if query else "")
 
+    def make_address(self, **changes: str | None) -> str:
+        """Return the address of this page with other values of some query parameters; None removes one."""
+        given = [(name, value) for name, value in self.request.query_params.multi_items() if name not in changes]
+        given += [(name, value) for name, value in changes.items() if value is not None]
+        return f"{self.request.url.path}?{urlencode(given)}"
+
     def make_tenant_url(self, tenant: str) -> str:
         """Return the address of the overview of another tenant."""
         return f"{self.root}/?{urlencode({'tenant': tenant})}"
@@ -317,6 +323,8 @@ class PageView:
     def is_at(self, path: str) -> bool:
         """Return True if this page has the path, or one below it."""
         here = self.request.url.path.removeprefix(self.root)
+        if path == "/admin/dlq" and here.startswith("/admin/bulk-replays"):  # a tab of the failures
+            return True
         return here == path or (path != "/" and here.startswith(f"{path}/"))
 
     @staticmethod

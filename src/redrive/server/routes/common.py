@@ -20,6 +20,7 @@ from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.server.idempotency import KEY_HEADER, IdempotentRoute
 from redrive.server.request import Context, RequestContext, requires
+from redrive.settings import API_PREFIX
 
 Id = Annotated[str, Path(pattern=r"^[!-~]{1,200}$", description="An id.")]
 Name = Annotated[str, Path(pattern=r"^[^/#\x00-\x1f]{1,255}$", description="A name.")]
@@ -100,7 +101,9 @@ class SafeJsonResponse(JSONResponse):
 
 def make_router(tag: str) -> APIRouter:
     """Return a router for the routes under one heading of the OpenAPI document."""
-    return APIRouter(route_class=IdempotentRoute, tags=[tag], default_response_class=SafeJsonResponse)
+    return APIRouter(
+        prefix=API_PREFIX, route_class=IdempotentRoute, tags=[tag], default_response_class=SafeJsonResponse
+    )
 
 
 def serve(router: APIRouter, call: Callable[..., Any]) -> Callable[[F], F]:
@@ -190,6 +193,7 @@ def read_filter(kind: type[Any], **types: Any) -> Any:
     """
     kinds = {"since": Since, "until": Until, "index": Index, **types}
     fields = [field.name for field in dataclasses.fields(kind) if field.name != "tenant"]
+    kinds["workflows"] = Annotated[list[Text] | None, Query(max_length=100)]
     parameters = [_make_parameter(name, kinds.get(name, Text | None), None) for name in fields]
 
     def make_filter(context: RequestContext, **given: Any) -> Any:

@@ -16,6 +16,14 @@ FROM redrive.runs AS r {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:mo
 SELECT r.id, r.status, r.created_at, r.available_at
 FROM redrive.runs AS r {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
 
+-- name: runs.by_slot
+-- The newest runs by the time of their start: slot, runs, those that failed, and the first start in the slot.
+SELECT met.slot, count(*), CAST(sum(met.failed) AS bigint), min(met.created_at) FROM (
+    SELECT r.created_at / CAST(:width AS bigint) AS slot, r.created_at,
+           CASE WHEN r.status IN ('DLQ_PENDING', 'FAILED', 'TIMED_OUT') THEN 1 ELSE 0 END AS failed
+    FROM redrive.runs AS r {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint)) AS met
+GROUP BY met.slot;
+
 -- name: runs.tenant
 -- Runs of one tenant.
 r.tenant IS NOT DISTINCT FROM :tenant;
@@ -23,6 +31,10 @@ r.tenant IS NOT DISTINCT FROM :tenant;
 -- name: runs.workflow
 -- Runs of one workflow.
 r.workflow IS NOT DISTINCT FROM :workflow;
+
+-- name: runs.workflows
+-- Runs of some workflows.
+r.workflow = ANY (CAST(:workflows AS text[]));
 
 -- name: runs.status
 -- Runs in one state.
@@ -127,6 +139,10 @@ l.category IS NOT DISTINCT FROM :category;
 -- name: letters.workflow
 -- Letters of one workflow.
 l.workflow IS NOT DISTINCT FROM :workflow;
+
+-- name: letters.workflows
+-- Letters of some workflows.
+l.workflow = ANY (CAST(:workflows AS text[]));
 
 -- name: letters.step
 -- Letters in which one step failed.
