@@ -342,6 +342,7 @@ class ReasonCode(StrEnum):
     FILTER_TIME_ZONE_NEEDED = "filter_time_zone_needed"
     FILTER_TIME_OUT_OF_RANGE = "filter_time_out_of_range"
     PAGE_LIMIT_INVALID = "page_limit_invalid"
+    SORT_TOO_LONG = "sort_too_long"
     CURSOR_INVALID = "cursor_invalid"
     WHOLE_NUMBER_NEEDED = "whole_number_needed"
     ENGINE_NAME_TAKEN = "engine_name_taken"

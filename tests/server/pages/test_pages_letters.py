@@ -172,6 +172,23 @@ def test_a_list_shows_its_position_in_both_orders_and_ignores_a_wrong_limit(shop
             assert (page.status_code, said in page.text, rows(page.text)[0]) == (200, True, newest[0]), slip
 
 
+def test_a_short_list_is_sorted_by_any_column(shop: World) -> None:
+    with of_role(shop, "VIEWER") as client:
+        newest = rows(client.get("/admin/dlq?view=items&limit=200").text)
+        items = shop.client("acme", "VIEWER").get("/workflow-dlq?status=OPEN&limit=200").json()["items"]
+        names = {each["id"]: each["step"] or each["workflow"] for each in items}
+        page = client.get("/admin/dlq?view=items&sort=name").text
+        assert 'aria-sort="ascending"><a href="/app/admin/dlq?view=items&amp;sort=name.down"' in page
+        found = rows(page) + rows(client.get(links(page, "next")).text)
+        assert found == sorted(newest, key=lambda id: names[id])
+        assert f"26–{len(newest)} of {len(newest)}" in client.get(links(page, "next")).text
+        down = rows(client.get("/admin/dlq?view=items&sort=name.down&limit=200").text)
+        assert down == sorted(newest, key=lambda id: names[id], reverse=True)
+        assert rows(client.get("/admin/dlq?view=items&sort=nothing").text) == newest[:25]
+        runs = client.get("/runs?sort=duration.down").text
+        assert 'aria-sort="descending"' in runs
+
+
 def test_a_filter_chip_removes_its_filter_and_the_filter_is_copied_as_a_command(shop: World) -> None:
     with of_role(shop, "VIEWER") as client:
         page = unescape(client.get("/admin/dlq?workflow=fulfil&code=non_retryable&index=order:A-17").text)

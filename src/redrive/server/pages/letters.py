@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from operator import attrgetter
+from typing import Any
 
 import msgspec
 from fastapi import Request
@@ -58,6 +61,10 @@ _COLUMNS = lists.make_columns(
     *("failed_replays", "payload_hash", "owner", "tags", "tenant", "correlation_id", "run_id", "fingerprint"),
     *("version", "escalated_to", "closed_at", "closed_by", "resolution"),
 )
+_SORTS: dict[str, Callable[[DeadLetter], Any]] = {
+    "name": lambda letter: (letter.step or letter.workflow, letter.workflow),
+    **{name: attrgetter(name) for name in ("status", "code", "attempts", "owner", "correlation_id", "category")},
+}
 _OUTCOME_SENTENCES = {
     LetterOutcome.SUCCEEDED: N("The retry succeeded. Nothing more to do."),
     LetterOutcome.PARTLY_SUCCEEDED: N("The step was retried alone and succeeded. The run is not finished."),
@@ -114,7 +121,7 @@ async def list_letters(request: Request, context: Context) -> Response:
     if not query and request.query_params.get("view") != "items":
         return await render_causes(request, context, views)
     letters = await lists.load_page(
-        request, context, where, lambda limit, cursor: desk.list(where, limit=limit, cursor=cursor)
+        request, context, where, lambda limit, cursor: desk.list(where, limit=limit, cursor=cursor), _SORTS
     )
     faults = faults or {}
     chosen = "OPEN" if "status" in faults else query.get("status", LetterStatus.OPEN.value)

@@ -42,6 +42,9 @@ Columns = Mapping[str, Callable[[Any], Any]]
 
 PAGE_SIZES = (25, 50, 100, 200, 500)
 TIME_RANGES = {"1h": N("Last hour"), "24h": N("Last 24 hours"), "7d": N("Last 7 days"), "30d": N("Last 30 days")}
+MAX_SORTED = 500
+"""Rows of a list that can be sorted by another column than the time, which has an index."""
+
 MAX_ROWS = 10_000
 """Rows of a file. The API returns longer lists page by page."""
 
@@ -99,7 +102,8 @@ class ShownPage(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """A page of a list, with its place in the list.
 
     `start` is the number of its first row, None if it is not known; `total` None if it was not counted.
-    `faults` are about the address: a page size that is not allowed, a cursor that is not one.
+    `faults` are about the address: a page size that is not allowed, a cursor that is not one. `sort` is the column that
+    it is sorted by, with `.down` if the highest value comes first; "" means by time.
     """
 
     items: list[T]
@@ -108,8 +112,22 @@ class ShownPage(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     size: int
     oldest: bool
     start: int | None
-    total: ListTotal | None
+    total: ListTotal
     faults: Faults
+    sort: str = ""
+
+    @property
+    def most_sorted(self) -> int:
+        return MAX_SORTED
+
+    @property
+    def sortable(self) -> bool:
+        """True if there are few enough rows to sort them by any column."""
+        return self.total.exact and self.total.count <= MAX_SORTED
+
+    def find_direction(self, column: str) -> str | None:
+        """Return the direction in which the list is sorted by a column; None if it is not."""
+        return {column: "ascending", f"{column}.down": "descending"}.get(self.sort)
 
     @property
     def end(self) -> int:
@@ -119,7 +137,8 @@ class ShownPage(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     @property
     def address(self) -> dict[str, Any]:
         """The query parameters of this page size and order."""
-        return {"limit": None if self.size == PAGE_SIZES[0] else self.size, "order": "oldest" if self.oldest else None}
+        limit = None if self.size == PAGE_SIZES[0] else self.size
+        return {"limit": limit, "order": "oldest" if self.oldest else None, "sort": self.sort or None}
 
     def link(self, cursor: str, *, onward: bool) -> dict[str, Any]:
         """Return the query parameters of the next or of the previous page."""
@@ -132,10 +151,22 @@ async def load_page(
     context: RequestContext,
     where: RunFilter | LetterFilter | AuditFilter,
     load: Callable[[int, str | None], Awaitable[Page[T]]],
+    sorts: Mapping[str, Callable[[T], Any]] | None = None,
 ) -> ShownPage[T]:
-    """Load the page that an address asks for. `load` takes a limit and a cursor."""
+    """Load the page that an address asks for. `load` takes a limit and a cursor.
+
+    `sorts` are columns that a short list can be sorted by, with functions that read their values.
+    """
     given, faults = request.query_params, Faults()
     size, cursor, oldest = _read_size(given.get("limit"), faults), given.get("cursor"), given.get("order") == "oldest"
+    column, _, down = given.get("sort", "").partition(".")
+    if sorts is not None and column in sorts:
+        total = await context.view.total(where)
+        if total.exact and total.count <= MAX_SORTED:
+            rows = (await load(MAX_SORTED, None)).items
+            rows = _sort_rows(rows, sorts[column], down=down == "down")
+            return _cut_sorted(rows, size, given.get("from", ""), faults, f"{column}{'.down' if down else ''}")
+        faults["sort"] = Reason(ReasonCode.SORT_TOO_LONG, largest=MAX_SORTED)
     first = OLDEST_CURSOR if oldest else None
     try:
         page = await load(size, cursor or first)
@@ -149,7 +180,6 @@ async def load_page(
     number = given.get("from", "")
     known = int(number) if cursor and number.isdecimal() and len(number) < 10 else None
     start = known if cursor and page.prev is not None else 1
-    total = None
     if start is not None and page.next is None:
         total = ListTotal(start + len(page.items) - 1)  # this is the last page
     else:
@@ -163,6 +193,28 @@ async def load_page(
         start=start,
         total=total,
         faults=faults,
+    )
+
+
+def _sort_rows(rows: Sequence[T], read: Callable[[T], Any], *, down: bool) -> list[T]:
+    """Return rows by one value, and the newest first among equal ones; rows without a value are last."""
+    known = [row for row in rows if read(row) is not None]
+    return sorted(known, key=read, reverse=down) + [row for row in rows if read(row) is None]
+
+
+def _cut_sorted(rows: list[T], size: int, number: str, faults: Faults, sort: str) -> ShownPage[T]:
+    """Return the page of a sorted list that begins with the row of this number."""
+    start = min(int(number) if number.isdecimal() and len(number) < 10 else 1, len(rows)) or 1
+    return ShownPage(
+        items=rows[start - 1 : start - 1 + size],
+        next="sorted" if start - 1 + size < len(rows) else None,
+        prev="sorted" if start > 1 else None,
+        size=size,
+        oldest=False,
+        start=start,
+        total=ListTotal(len(rows)),
+        faults=faults,
+        sort=sort,
     )
 
 

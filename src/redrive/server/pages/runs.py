@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from fastapi.responses import Response
 
 from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, EntryKind, RunStatus
+from redrive.desk.models import Run
 from redrive.desk.operations import Acting
 from redrive.desk.saved_views import FILTER_FIELDS, ListName
 from redrive.reasons import Reason, ReasonCode
@@ -43,6 +45,11 @@ _COLUMNS = lists.make_columns(
     *("finished_at", "duration_ms", "next_at", "code", "error", "error_code", "attempts_made", "max_retries"),
     "retry_policy_override",
 )
+_SORTS: dict[str, Callable[[Run], Any]] = {
+    "name": attrgetter("workflow"),
+    "duration": attrgetter("duration_ms"),
+    **{name: attrgetter(name) for name in ("status", "finished_at", "queue", "correlation_id")},
+}
 _RETRYABLE_STATUSES = frozenset({RunStatus.DLQ_PENDING, RunStatus.TIMED_OUT, RunStatus.FAILED, RunStatus.PARTIAL})
 
 
@@ -74,7 +81,7 @@ async def list_runs(request: Request, context: Context) -> Response:
     ):
         return file
     found = await lists.load_page(
-        request, context, where, lambda limit, cursor: context.desk.runs.list(where, limit=limit, cursor=cursor)
+        request, context, where, lambda limit, cursor: context.desk.runs.list(where, limit=limit, cursor=cursor), _SORTS
     )
     faults = faults or {}
     asked: dict[str, Any] = {
