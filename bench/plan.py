@@ -36,6 +36,7 @@ WORKLOADS = {
     "circuits": "the throughput workload with a circuit on every step, and without, in turn",
     "signals": "the throughput workload with metrics, logs and tracing without an SDK, and without, in turn",
     "opening": "5,000 runs whose calls fail, 1,000 at once in 4 workers, until the circuit is open",
+    "remote": "the throughput and the idle workload with an embedded worker and with a remote one, in turn",
     "batches": "POST /runs:batch to a server process, and start_many in this one, 500 at a time, in turn",
     "streams": "a server process with 1,000 open streams of hints",
     "lists": "pages over HTTP of 1,000,000 runs and 100,000 letters",
@@ -49,7 +50,7 @@ BIG = ("tenants", "memory", "growth", "replays", "letters", "lists", "pages")
 
 _ABOUT_LETTERS = ("replays", "letters", "lists", "pages")
 
-NAMED = (*BIG, "circuits", "signals", "opening", "release", "batches", "streams", "dashboard")
+NAMED = (*BIG, "circuits", "signals", "opening", "release", "batches", "remote", "streams", "dashboard")
 """Measured when they are asked for by name."""
 
 
@@ -115,6 +116,10 @@ METRICS = {
     "second_3": Metric("calls in the third (wave of 1,000)", "", more_is_better=False),
     "busiest": Metric("calls in the busiest of ten seconds", "", more_is_better=False),
     "ten": Metric("calls in ten seconds", "", more_is_better=False),
+    "embedded_steps": Metric("durable steps, embedded worker", "/s"),
+    "remote_steps": Metric("durable steps, remote worker", "/s"),
+    "embedded_idle": Metric("an idle run of five steps, embedded worker, p50", "ms", more_is_better=False),
+    "remote_idle": Metric("the same, remote worker, p50", "ms", more_is_better=False),
     "start_many": Metric("start_many", "runs/s"),
     "posted": Metric("POST /runs:batch", "runs/s"),
     "page_runs": Metric("a page of runs over HTTP, p99", "ms", more_is_better=False),
@@ -179,6 +184,7 @@ _OURS = [
     Measurement(workload="opening", size=5000, concurrency=1000),
     Measurement(workload="release", size=100_000),
     Measurement(workload="batches", size=25_000),
+    Measurement(workload="remote", size=3000, concurrency=1000),
     Measurement(workload="streams", size=1000),
     Measurement(workload="dashboard", size=100),
 ]

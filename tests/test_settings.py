@@ -22,6 +22,8 @@ KEY = "A" * 43 + "="
 EACH = [
     # setting, variable, default, text in the environment and its value, argument and its value
     ("url", "REDRIVE_URL", "sqlite:///redrive.db", ("sqlite:///a.db", "sqlite:///a.db"), ("sqlite:///b.db",) * 2),
+    ("token", "REDRIVE_TOKEN", "", ("rdk_1",) * 2, ("rdk_2",) * 2),
+    ("allow_plain", "REDRIVE_ALLOW_PLAIN", False, ("yes", True), (False, False)),
     ("concurrency", "WORKER_CONCURRENCY", 100, ("7", 7), (8, 8)),
     ("queues", "REDRIVE_QUEUES", (), ("emails, default", ("emails", "default")), (["a", "a"], ("a",))),
     ("lease", "REDRIVE_LEASE", 30.0, ("10s", 10.0), ("1m", 60.0)),
@@ -82,7 +84,8 @@ def test_an_argument_takes_precedence_over_the_environment_and_that_over_the_def
     assert ENVIRONMENT_VARIABLES[name] == variable
     assert loaded({}, {}) == default
     assert loaded({}, {variable: text[0]}) == text[1] != default
-    assert loaded({name: argument[0]}, {}) == argument[1] != default
+    # A flag has only two values.
+    assert isinstance(default, bool) or loaded({name: argument[0]}, {}) == argument[1] != default
     assert loaded({name: argument[0]}, {variable: text[0]}) == argument[1] != text[1]
 
 
@@ -133,6 +136,8 @@ WRONG = [
     ("idempotency_retention", "a month", "idempotency_retention (REDRIVE_IDEMPOTENCY_RETENTION)"),
     ("base_url", "redrive.example.org", "base_url (REDRIVE_BASE_URL) must be the URL of the dashboard"),
     ("url", 5, "url (REDRIVE_URL) must be a text, not of type int"),
+    ("token", 5, "token (REDRIVE_TOKEN) must be a text, not of type int"),
+    ("allow_plain", "perhaps", "allow_plain (REDRIVE_ALLOW_PLAIN) must be yes or no"),
     ("notify_every", "hourly", "notify_every (REDRIVE_NOTIFY_EVERY)"),
     ("smtp_url", "mail.example.org", "smtp_url (REDRIVE_SMTP_URL) must be like smtp://"),
     ("smtp_url", "smtp://mail?starttls=maybe", "smtp_url (REDRIVE_SMTP_URL) must be like smtp://"),
@@ -207,7 +212,7 @@ def test_every_setting_has_an_error_among_those_above() -> None:
 
 
 def test_settings_that_do_not_exist_are_refused_with_those_that_do() -> None:
-    with pytest.raises(ConfigurationError, match=r"unknown settings: leese, zzz; there are: url, concurrency, "):
+    with pytest.raises(ConfigurationError, match=r"unknown settings: leese, zzz; there are: url, token, allow_plain, "):
         Redrive(zzz=1, leese="5s")
 
 

@@ -19,6 +19,7 @@ from bench.ours.latency import first_step, idle
 from bench.ours.letters import letters
 from bench.ours.memory import memory
 from bench.ours.outbox import outbox, relay, webhook
+from bench.ours.remote import remote
 from bench.ours.replays import replays
 from bench.ours.retries import retries
 from bench.ours.sagas import sagas
@@ -53,6 +54,7 @@ MEASURES = {
     "opening": opening,
     "release": release,
     "batches": batches,
+    "remote": remote,
     "streams": streams,
     "lists": lists,
     "pages": pages,

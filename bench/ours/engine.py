@@ -108,7 +108,12 @@ class Nothing:
         return ClaimResult(runs=[self._claimed(id) for id in ids], now=self.now(), next_in=None, after=None)
 
     async def apply(
-        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
+        self,
+        transitions: Sequence[Transition],
+        *,
+        worker: int | None = None,
+        carriers: Sequence[SinkLease] = (),
+        receipt: object = None,
     ) -> list[TransitionResult]:
         await asyncio.sleep(0)
         return [TransitionResult(True, self.now())] * len(transitions)

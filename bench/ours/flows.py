@@ -14,8 +14,10 @@ __all__ = ["Flows"]
 class Flows:
     """An app with all of them."""
 
-    def __init__(self, url: str, *, concurrency: int = 100, circuit: Circuit | None = None) -> None:
-        self.app = Redrive(url, concurrency=concurrency)
+    def __init__(
+        self, url: str, *, concurrency: int = 100, circuit: Circuit | None = None, token: str | None = None
+    ) -> None:
+        self.app = Redrive(url, concurrency=concurrency, token=token)
         self._circuit = circuit
         self.five = self._five()
         self.undoable = self._undoable()

@@ -20,8 +20,8 @@ from bench.ours.job import Job
 from redrive import NonRetryable, Redrive, RunFailed, Start
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
+from redrive.remote.contract import NewToken
 from redrive.server.auth.admin import AccountAdmin, make_operator
-from redrive.server.contract import NewToken
 from redrive.server.process import raise_open_file_limit
 
 __all__ = ["batches", "lists", "streams"]

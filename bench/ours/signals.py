@@ -50,7 +50,7 @@ async def _speed(job: Job, tells: bool) -> tuple[float, float]:
         assert runtime.counters is not None, "the extra `metrics` is not installed"
         if not tells:
             runtime.counters = None
-            runtime._listeners = ()
+            runtime.listeners = ()
         await runtime.work()
         await burst(flows, WARM_UP)
         size, runs = min(BURST, job.size), 0

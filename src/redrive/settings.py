@@ -207,6 +207,8 @@ class Settings:
     """All settings in force. Times are in seconds, sizes in bytes."""
 
     url: str = "sqlite:///redrive.db"
+    token: str = field(default="", repr=False)
+    allow_plain: bool = False
     concurrency: int = 100
     queues: tuple[str, ...] = ()
     lease: float = 30.0
@@ -411,7 +413,17 @@ def _read_sender(field: str, value: Any) -> str:
     return text
 
 
+def _read_flag(field: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = _read_text(field, value).strip().lower()
+    if text not in ("yes", "no"):
+        raise ConfigurationError(f"{_setting_name(field)} must be yes or no, not {text!r:.60}")
+    return text == "yes"
+
+
 _READERS: dict[str, Callable[[str, Any], Any]] = {
+    "allow_plain": _read_flag,
     "concurrency": _read_int,
     "queues": _read_names,
     "retention_runs": _read_int,

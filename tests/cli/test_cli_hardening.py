@@ -13,8 +13,8 @@ from redrive import Redrive
 from redrive.cli.doctor_checks import Finding
 from redrive.cli.hardening import CHECKLIST, _check_database_tls, _check_file_mode, check_address, check_hardening
 from redrive.core.roles import Role
+from redrive.remote.contract import NewToken, NewUser
 from redrive.server.auth.admin import AccountAdmin, make_operator
-from redrive.server.contract import NewToken, NewUser
 from redrive.store.accounts import TokenKind
 from redrive.store.postgres.connection import parse_url
 

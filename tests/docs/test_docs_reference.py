@@ -155,7 +155,7 @@ def test_every_code_of_a_dead_letter_is_explained() -> None:
 
 def test_the_table_of_roles_is_the_one_in_force() -> None:
     """The table in the documentation equals the one in `core`, cell by cell."""
-    order = (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER)
+    order = (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER, Role.WORKER)
     rows = re.findall(r"^\| ([a-z ]+) \|[^|]*\|(.*)\|$", read(ROOT / "docs/operations/authentication.md"), re.MULTILINE)
     drawn = {name: [cell.strip() == "yes" for cell in cells.split("|")] for name, cells in rows}
     assert drawn == {each.value: [each in ROLE_PERMISSIONS[role] for role in order] for each in Permission}

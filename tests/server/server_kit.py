@@ -23,8 +23,8 @@ import httpx2
 from redrive import Redrive
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
+from redrive.remote.contract import NewToken, NewUser
 from redrive.server.auth.admin import AccountAdmin, make_operator
-from redrive.server.contract import NewToken, NewUser
 from redrive.server.limits import Limits
 from redrive.server.process import Server, bind_socket
 from redrive.store.port import Store
@@ -39,8 +39,11 @@ ROLES = list(Role)
 class Process:
     """A `redrive server …` process and its output by line. Its user must call `end`."""
 
-    def __init__(self, url: str, *arguments: str, app: str | None = "server_shop:app", **more: str) -> None:
+    def __init__(
+        self, url: str, *arguments: str, app: str | None = "server_shop:app", chores: bool = False, **more: str
+    ) -> None:
         command = [sys.executable, "-m", "redrive", "server", "--port", "0", "--url", url, *arguments]
+        command += [] if chores else ["--no-chores"]
         self.process = subprocess.Popen(
             [*command, *(("--app", app) if app else ())],
             cwd=HERE,

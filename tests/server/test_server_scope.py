@@ -17,8 +17,8 @@ from test_server_events import lines, until
 from test_server_tokens import on
 
 from redrive.core.roles import Role
+from redrive.remote.contract import NewToken
 from redrive.server.app import PAGE_ROUTES
-from redrive.server.contract import NewToken
 from redrive.store.accounts import TokenKind
 
 MINE = "remind"

@@ -8,7 +8,7 @@ import pytest
 from server_kit import World, access_of, opened
 
 from redrive.core.roles import Role
-from redrive.server.contract import NewToken
+from redrive.remote.contract import NewToken
 from redrive.store.accounts import TokenKind
 from redrive.store.filters import AuditFilter
 

@@ -23,7 +23,6 @@ from redrive.policy import Circuit, RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.settings import Settings, parse_allowed_hosts
 from redrive.sinks import Sink, SinkDefinition
-from redrive.store.encryption.codec import refuse_unreadable
 from redrive.store.user_database import check_user_database_url
 from redrive.store.workers import Catalogue
 from redrive.worker.definitions import Step
@@ -64,7 +63,8 @@ class Redrive:
 
     `async with app.client():` opens the store without a worker, for instance in a web application.
 
-    - `url`: the store, `sqlite:///path` or `postgresql://...`. Default: `REDRIVE_URL`, else `sqlite:///redrive.db`.
+    - `url`: the store, `sqlite:///path` or `postgresql://...`, or a server, `https://host`, with its `token`.
+      Default: `REDRIVE_URL`, else `sqlite:///redrive.db`.
     - `classify`: a list of `Rule(when, category)` that assigns errors to categories before the built-in rules.
     - All other arguments are settings, as in `concurrency=200`. The settings reference lists them.
     """
@@ -342,9 +342,15 @@ class Redrive:
         # Imported when an app is opened: a program that only declares workflows or starts a command needs none of it.
         from redrive.app.runtime import Runtime, make_store
 
-        runtime = await self.attach(Runtime(self, make_store(self.settings, clock), clock))
+        runtime: Runtime
+        if self.settings.url.startswith(("http://", "https://")):
+            from redrive.app.remote_runtime import RemoteRuntime
+
+            runtime = await self.attach(RemoteRuntime(self, clock))
+        else:
+            runtime = await self.attach(Runtime(self, make_store(self.settings, clock), clock))
         try:
-            await runtime.answered(lambda: refuse_unreadable(runtime.store))
+            await runtime.check_readable()
             if work:
                 await runtime.work()
         except BaseException:

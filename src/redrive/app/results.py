@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -12,7 +13,7 @@ from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.errors import DataRefused, NotFound, StoreError
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import Settled
-from redrive.store.port import Store
+from redrive.store.runs import RunRow
 from redrive.store.workers import ClaimedRun
 
 log = logging.getLogger("redrive.app")
@@ -23,10 +24,17 @@ _FIRST_POLL, _SLOWEST_POLL = 0.005, 0.25
 class RunResult(msgspec.Struct, frozen=True, gc=False):
     """The end of a run: its status, and its result or failure as stored."""
 
-    run_id: str
+    public_id: str
     status: RunStatus
     output: str | None
     failure: str | None
+
+
+class ResultSource(Protocol):
+    """Finds runs: a store, or a server."""
+
+    async def runs_by_id(self, public_ids: Sequence[str]) -> Sequence[RunRow | RunResult]:
+        """Return those of the runs that exist."""
 
 
 class Results:
@@ -35,8 +43,8 @@ class Results:
     Runs that may have ended long ago are looked up at once. After that, all are polled, at growing intervals.
     """
 
-    def __init__(self, store: Store, here: Callable[[], Collection[str]]) -> None:
-        self._store = store
+    def __init__(self, source: ResultSource, here: Callable[[], Collection[str]]) -> None:
+        self._source = source
         self._here = here  # ids of runs whose end the worker of this process reports, so they need no polling
         self._waiting: dict[str, set[asyncio.Future[RunResult]]] = {}
         self._fresh: set[str] = set()
@@ -122,7 +130,7 @@ class Results:
 
     async def _read_runs(self, run_ids: list[str]) -> None:
         try:
-            rows = await self._store.runs_by_id(run_ids)
+            rows = await self._source.runs_by_id(run_ids)
         except DataRefused:
             # The store cannot look up one of the ids. The others get their results all the same.
             if len(run_ids) == 1:

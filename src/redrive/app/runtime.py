@@ -15,7 +15,7 @@ import msgspec
 from redrive import chores
 from redrive.app.catalogue import collect_schedules
 from redrive.app.channels import NotificationChore
-from redrive.app.results import Results
+from redrive.app.results import Results, ResultSource
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.core.new_run import StartableWorkflow
 from redrive.core.notify_rules import Escalation
@@ -45,6 +45,7 @@ from redrive.settings import Settings, parse_metrics_address
 from redrive.sinks import SinkDefinition
 from redrive.store import open_store
 from redrive.store.circuits import CircuitRow
+from redrive.store.encryption.codec import refuse_unreadable
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.outbox import NewSink
 from redrive.store.port import DeskStore, Store
@@ -97,7 +98,7 @@ class Runtime:
         self._redactor = Redactor.parse(app.settings.redact)
         self.counters = Counters() if metrics_enabled(app.settings.metrics) else None
         decision_log = DecisionLog(self._redactor)
-        self._listeners: tuple[SettleListener, ...] = (
+        self.listeners: tuple[SettleListener, ...] = (
             (decision_log,) if self.counters is None else (decision_log, self.counters)
         )
         self.tracing = make_tracing()
@@ -135,10 +136,12 @@ class Runtime:
         self._one_suspect = asyncio.Lock()
         self._chores: list[asyncio.Task[None]] = []
         self._poll = math.inf
+        self.ring_listeners: set[Callable[[], None]] = set()
+        self._delivers = False  # this process delivers messages although it has no worker
 
     def new_reaper(self, store: Store) -> chores.Reaper:
         """Return the chore that ends runs and attempts that their workers do not end."""
-        return chores.Reaper(store, self.clock, listeners=self._listeners, counters=self.counters)
+        return chores.Reaper(store, self.clock, listeners=self.listeners, counters=self.counters)
 
     def new_bulk_worker(self, store: Store) -> BulkWorker:
         """Return the chore that executes bulk operations."""
@@ -171,7 +174,7 @@ class Runtime:
 
         async def begin(sinks: list[SinkDefinition]) -> None:
             await self._register_sinks(sinks)
-            if self.worker is not None:
+            if self.worker is not None or self._delivers:
                 self._start_relays(store, sinks)
 
         return NotificationChore(self._app, store, self.clock, self._redactor, begin, self.wake_all_relays)
@@ -198,7 +201,7 @@ class Runtime:
                 previewer,
                 self.changed,
                 self._store.workers,
-                listeners=self._listeners,
+                listeners=self.listeners,
             ),
             dlq=DeadLetters(
                 store,
@@ -254,6 +257,15 @@ class Runtime:
         )
 
     @property
+    def result_source(self) -> ResultSource:
+        """The source of results: the store."""
+        return self.store
+
+    def now(self) -> int:
+        """Return the store's time in microseconds since 1970."""
+        return self.store.now()
+
+    @property
     def store(self) -> Store:
         """The open store. Raises ConfigurationError in a forked process."""
         if os.getpid() != self._pid:
@@ -266,6 +278,10 @@ class Runtime:
     async def open(self) -> None:
         """Open the store."""
         await self.store.open()
+
+    async def check_readable(self) -> None:
+        """Raise ConfigurationError if this process cannot read what the store holds."""
+        await self.answered(lambda: refuse_unreadable(self.store))
 
     async def work(
         self,
@@ -284,7 +300,7 @@ class Runtime:
             [*app.registered_sinks.values(), *await self.answered(self.notification_chore.needed_sinks)]
         )
         worker = Worker(
-            LocalBackend(store or self.store, self.clock, listeners=self._listeners),
+            LocalBackend(store or self.store, self.clock, listeners=self.listeners),
             self.clock,
             WorkerSettings(
                 name=f"{socket.gethostname()}:{os.getpid()}",
@@ -339,6 +355,19 @@ class Runtime:
             chores.run_every(interval, bulk.run_once, clock, pause=lambda most: self._bulk_begun.wait(bulk.pause(most)))
         )
         self._chores = [asyncio.create_task(loop) for loop in loops]
+
+    async def start_chores(self) -> None:
+        """Do the chores in a process without a worker, such as a server whose workers are remote.
+
+        Each process may do them: they have no leader, and a repeat changes nothing.
+        """
+        self._delivers = True
+        self._poll = _POLL_INTERVAL
+        sinks = self._app.registered_sinks.values()
+        await self._register_sinks([*sinks, *await self.answered(self.notification_chore.needed_sinks)])
+        self._start_relays(self.store, sinks)
+        await self.answered(self.notification_chore.run_once)
+        self._start_chores(self._app.settings.chores)
 
     async def _register_sinks(self, sinks: Iterable[SinkDefinition]) -> None:
         """Register sinks: messages that any worker publishes from now on are delivered to them, too."""
@@ -425,9 +454,11 @@ class Runtime:
         return nullcontext(current_traceparent()) if self.tracing is None else self.tracing.starting(workflow)
 
     def ring(self) -> None:
-        """Wake the worker of this process, because there may be work."""
+        """Wake the worker of this process and remote workers, because there may be work."""
         if self.worker is not None:
             self.worker.wakeup.notify()
+        for listener in self.ring_listeners:
+            listener()
 
     def wake_relays(self) -> None:
         """Wake the relays of this process that deliver published messages."""

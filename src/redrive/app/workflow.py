@@ -55,10 +55,10 @@ class RunHandle(Generic[R]):
 
     async def status(self) -> RunStatus:
         """Return the current status of the run."""
-        row = await self._app.runtime.store.run(self.id)
-        if row is None:
+        found = await self._app.runtime.result_source.runs_by_id([self.id])
+        if not found:
             raise errors.NotFound(Reason(ReasonCode.RUN_NOT_FOUND, id=quote(self.id)))
-        return row.status
+        return found[0].status
 
     async def result(self, timeout: Duration | None = None) -> R:
         """Wait for the run's result.
@@ -106,7 +106,7 @@ class RunHandle(Generic[R]):
 
 def _make_unreadable_error(ending: RunResult, text: Unreadable) -> errors.ConfigurationError:
     return errors.ConfigurationError(
-        f"run {ending.run_id} ended as {ending.status}, but its result is unreadable: {text.why}"
+        f"run {ending.public_id} ended as {ending.status}, but its result is unreadable: {text.why}"
     )
 
 
@@ -114,9 +114,9 @@ def _make_run_failed(ending: RunResult) -> errors.RunFailed:
     kind = {RunStatus.PARTIAL: errors.RunPartial, RunStatus.CANCELLED: errors.RunCancelled}.get(
         ending.status, errors.RunFailed
     )
-    ended = f"run {ending.run_id} ended as {ending.status}"
+    ended = f"run {ending.public_id} ended as {ending.status}"
     if ending.failure is None:
-        return kind(ended, run_id=ending.run_id, status=ending.status)
+        return kind(ended, run_id=ending.public_id, status=ending.status)
     if isinstance(ending.failure, Unreadable):
         raise _make_unreadable_error(ending, ending.failure)
     failed = FailureReason.from_json(ending.failure)
@@ -125,7 +125,7 @@ def _make_run_failed(ending: RunResult) -> errors.RunFailed:
         reason = f"{reason}: {message}"
     return kind(
         f"{ended}: {reason}",
-        run_id=ending.run_id,
+        run_id=ending.public_id,
         status=ending.status.value,
         step=failed.step,
         category=failed.failure.category.value,
@@ -251,7 +251,7 @@ class Workflow(Generic[P, R, T]):
     ) -> S:
         runtime = self._app.runtime
         with runtime.starting(self.name) as trace:
-            now = runtime.store.now()
+            now = runtime.now()
             runs = [self._make_new_run(start, trace, now, event=event) for start in starts]
             results = await runtime.start_many(runs)
         handles: list[RunHandle[T]] = []
@@ -277,7 +277,7 @@ class Workflow(Generic[P, R, T]):
             if not keyed:
                 options["idempotency_key"] = key
             with runtime.starting(self.name) as trace:
-                now, child = runtime.store.now(), Start(start.args, start.kwargs, options)
+                now, child = runtime.now(), Start(start.args, start.kwargs, options)
                 run = self._make_new_run(child, trace, now, execution.claimed, event)
                 (result,) = await runtime.start([run])
             # A key of the engine says where the child was started, not with which input: a replay with another
@@ -324,7 +324,7 @@ class Workflow(Generic[P, R, T]):
         """Return the run for a time of one of its schedules. All processes return the same run, by its key."""
         start = Start((), schedule.input_at(at), {"tenant": schedule.tenant})
         with self._app.runtime.starting(self.name) as trace:
-            run = self._make_new_run(start, trace, self._app.runtime.store.now())
+            run = self._make_new_run(start, trace, self._app.runtime.now())
         return new_run.set_schedule_key(run, schedule.name, at, 2 * schedule.catch_up)
 
     def startable(self) -> StartableWorkflow:

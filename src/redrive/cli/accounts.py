@@ -16,12 +16,14 @@ from redrive.cli.target import Target, common_options, decision_options, default
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.core.roles import Role
+    from redrive.remote.contract import IssuedToken, NewToken, NewUser
     from redrive.server.auth.admin import AccountAdmin
-    from redrive.server.contract import IssuedToken, NewToken, NewUser
     from redrive.store.accounts import TenantRow, TokenRow, UserRow
 
 T = TypeVar("T")
-ROLE_CHOICE = click.Choice(["OWNER", "ADMIN", "STAFF", "VIEWER", "SUPER_ADMIN", "ORG_ADMIN"], case_sensitive=False)
+_USER_ROLES = ["OWNER", "ADMIN", "STAFF", "VIEWER", "SUPER_ADMIN", "ORG_ADMIN"]
+ROLE_CHOICE = click.Choice(_USER_ROLES, case_sensitive=False)
+TOKEN_ROLE_CHOICE = click.Choice([*_USER_ROLES, "WORKER"], case_sensitive=False)
 
 
 TENANT_OPTION = click.option("--tenant", metavar="NAME", help="The tenant.  [default: default, or the token's]")
@@ -279,7 +281,7 @@ def tokens() -> None:
 
 @tokens.command("create")
 @TENANT_OPTION
-@click.option("--role", type=ROLE_CHOICE, required=True, help="Role of the token.")
+@click.option("--role", type=TOKEN_ROLE_CHOICE, required=True, help="Role of the token; WORKER for a remote worker.")
 @click.option("--workflow", "workflows", multiple=True, metavar="NAME", help="Only this workflow; may be repeated.")
 @click.option(
     "--kind", type=click.Choice(["key", "jwt"]), default="key", show_default=True, help="A key, or a signed token."
@@ -287,24 +289,31 @@ def tokens() -> None:
 @click.option("--name", default="unnamed", metavar="TEXT", show_default=True, help="What the token is for.")
 @click.option("--lasts", type=DURATION_TYPE, metavar="TIME", help="How long it is valid.  [default: a jwt 30d]")
 @click.option("--payloads", is_flag=True, help="The token may see payloads without redaction.")
+@click.option("--all-tenants", is_flag=True, help="For a WORKER: it executes runs of all tenants.")
 @common_options
-def create_token(target: Target, output: Output, tenant: str | None, **options: Any) -> None:
+def create_token(target: Target, output: Output, tenant: str | None, all_tenants: bool, **options: Any) -> None:
     """Create a token and print its secret, which is not shown again.
 
     \b
     Examples:
       redrive tokens create --tenant acme --role VIEWER --name grafana
       redrive tokens create --tenant acme --role STAFF --workflow fulfil --kind jwt --lasts 1h
+      redrive tokens create --tenant acme --role WORKER --workflow fulfil
     """
-    tenant_name = tenant or default_tenant(target)
+    from redrive.core.roles import ALL_TENANTS
+
+    if all_tenants and (tenant is not None or options["role"].upper() != "WORKER"):
+        raise click.UsageError("--all-tenants is for --role WORKER, without --tenant")
+    tenant_name = ALL_TENANTS if all_tenants else tenant or default_tenant(target)
 
     async def create(accounts: LocalAccounts) -> IssuedToken:
         from redrive.core.roles import parse_role
         from redrive.duration import parse_duration
-        from redrive.server.contract import NewToken
+        from redrive.remote.contract import NewToken
         from redrive.store.accounts import TokenKind
 
-        await ensure_tenant(accounts, tenant_name)
+        if not all_tenants:
+            await ensure_tenant(accounts, tenant_name)
         lasts = options["lasts"]
         new = NewToken(
             tenant=tenant_name,

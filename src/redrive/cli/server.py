@@ -50,13 +50,19 @@ PORT_OPTION = click.option(
     show_default=True,
     help="Requests a second for each credential; four times as many at once.",
 )
+@click.option(
+    "--no-chores",
+    is_flag=True,
+    help="Leave the chores to workers beside the store: recovery, schedules, retention, notifications.",
+)
 @target_options
-def server(host: str, port: int, owner: str, rate: int, target: Target) -> None:
+def server(host: str, port: int, owner: str, rate: int, no_chores: bool, target: Target) -> None:
     """Serve the dashboard and the HTTP API until stopped.
 
     The first start creates an owner and prints a code to sign in with once. SIGTERM or Ctrl-C stops the
     server: open streams end, requests in progress have 10 s. Workers execute the runs; this process needs
-    none of their code.
+    none of their code. It does the chores of the store, as each worker beside the store does, so that remote
+    workers are enough.
 
     \b
     Examples:
@@ -73,7 +79,7 @@ def server(host: str, port: int, owner: str, rate: int, target: Target) -> None:
         app = target.app()
         configure_logging(app.settings.log, log_context, Redactor.parse(app.settings.redact))
         with require_extras():
-            asyncio.run(_serve_until_stopped(app, host, port, owner, rate))
+            asyncio.run(_serve_until_stopped(app, host, port, owner, rate, chores=not no_chores))
 
 
 @contextmanager
@@ -89,7 +95,7 @@ def require_extras() -> Iterator[None]:
         raise ConfigurationError(f'{error.name} is not installed: pip install "redrive[web,auth]"') from None
 
 
-async def _serve_until_stopped(app: Redrive, host: str, port: int, owner: str, rate: int) -> None:
+async def _serve_until_stopped(app: Redrive, host: str, port: int, owner: str, rate: int, *, chores: bool) -> None:
     import asyncio
     import signal
 
@@ -104,6 +110,8 @@ async def _serve_until_stopped(app: Redrive, host: str, port: int, owner: str, r
     with bind_socket(host, port) as socket:
         async with app.client():
             await ensure_first_owner(app, owner)
+            if chores:
+                await app.runtime.start_chores()
             limits = Limits(rate=rate, burst=4 * rate)
             await Server(app, socket, limits).serve(stop, lambda address: _print_status(f"listening on {address}"))
     _print_status("stopped")

@@ -80,7 +80,7 @@ def run_worker(app: Redrive, also: Callable[[StopController], None] | None = Non
             print_worker_status(describe_worker(app))
             if app.runtime.endpoint is not None:
                 print_worker_status(f"metrics: {app.runtime.endpoint.address}")
-            await stop.requested.wait()
+            await _wait_until_stopped(stop, app)
         print_worker_status("stopped; open runs continue when a worker starts")
         stuck = worker.threads.stuck
         if stuck or (stop.hurried and threading.active_count() > 1):
@@ -96,6 +96,17 @@ def run_worker(app: Redrive, also: Callable[[StopController], None] | None = Non
         run_event_loop(run_until_stopped())
     except asyncio.CancelledError:
         print_worker_status("stopped before it began")
+
+
+async def _wait_until_stopped(stop: StopController, app: Redrive) -> None:
+    """Wait for a signal, or until a server refuses the worker's token, which is an error."""
+    refused: asyncio.Future[RedriveError] | None = getattr(app.runtime, "refused", None)
+    stopped = asyncio.ensure_future(stop.requested.wait())
+    waits: list[asyncio.Future[Any]] = [stopped] if refused is None else [stopped, refused]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if refused is not None and refused.done():
+        raise refused.result()
 
 
 def describe_worker(app: Redrive) -> str:

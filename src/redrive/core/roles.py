@@ -4,12 +4,14 @@
     ADMIN    everything in one tenant            alias ORG_ADMIN
     STAFF    starts and cancels runs, comments, assigns, sees stack traces; makes no decisions about dead letters
     VIEWER   reads
+    WORKER   executes runs: for tokens of workers that reach the store through a server; starts runs and awaits results
 
 The right to see payloads does not depend on the role: it is granted to a user or a token separately.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from enum import StrEnum
 
@@ -32,6 +34,7 @@ class Role(StrEnum):
     ADMIN = "ADMIN"
     STAFF = "STAFF"
     VIEWER = "VIEWER"
+    WORKER = "WORKER"
 
 
 ROLE_ALIASES = {"SUPER_ADMIN": Role.OWNER, "ORG_ADMIN": Role.ADMIN}
@@ -53,6 +56,8 @@ class Permission(StrEnum):
     MANAGE_SINKS = "manage sinks"
     MANAGE_TENANTS = "manage tenants"
     SEE_PAYLOADS = "see payloads"
+    AWAIT = "await results"
+    WORK = "execute runs"
 
 
 _VIEWER_PERMISSIONS = frozenset({Permission.LOOK})
@@ -66,20 +71,31 @@ ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
     Role.STAFF: _STAFF_PERMISSIONS,
     Role.ADMIN: _ADMIN_PERMISSIONS,
     Role.OWNER: _ADMIN_PERMISSIONS | {Permission.PAUSE, Permission.MANAGE_SINKS, Permission.MANAGE_TENANTS},
+    Role.WORKER: frozenset({Permission.WORK, Permission.START, Permission.AWAIT}),
 }
 """The permissions of each role. Workflows and sinks are shared by all tenants, so only an OWNER manages them."""
 
 _ROLES_BY_RANK = (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER)
 
+USER_ROLES = _ROLES_BY_RANK
+"""The roles that a user can have. A WORKER is always a token."""
+
 
 def ranks_at_least(role: Role, least: Role) -> bool:
-    """Return True if `role` ranks as high as `least` or higher."""
+    """Return True if `role` ranks as high as `least` or higher.
+
+    The code of a WORKER decides what runs do, so only an ADMIN or an OWNER grants this role.
+    """
+    if least is Role.WORKER:
+        least = Role.ADMIN
+    if role is Role.WORKER:
+        return False
     return _ROLES_BY_RANK.index(role) >= _ROLES_BY_RANK.index(least)
 
 
 def find_lowest_role(permission: Permission) -> Role:
     """Return the lowest role that gives a permission."""
-    return next(role for role in _ROLES_BY_RANK if permission in ROLE_PERMISSIONS[role])
+    return next(role for role in (*_ROLES_BY_RANK, Role.WORKER) if permission in ROLE_PERMISSIONS[role])
 
 
 def parse_role(name: str) -> Role:
@@ -111,18 +127,25 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         """A text that identifies this credential."""
         return f"{self.tenant}\0{self.who}\0{self.token}{self.user}"
 
+    @property
+    def digest(self) -> str:
+        """A stored name of this credential, which does not name the user or the token."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:32]
+
     def may(self, permission: Permission) -> bool:
         if permission is Permission.SEE_PAYLOADS:
             return self.payloads
         if permission is Permission.SEE_STACKS and self.payloads:
             return True  # a stack trace shows less than the payloads do
+        if permission is Permission.AWAIT and self.payloads:
+            return True  # a result is a payload
         return permission in ROLE_PERMISSIONS[self.role]
 
     def need(self, permission: Permission) -> None:
         """Raise NotAllowed, with what is missing, if the caller lacks a permission."""
         if self.may(permission):
             return
-        if permission is Permission.SEE_PAYLOADS:
+        if permission in (Permission.SEE_PAYLOADS, Permission.AWAIT):
             raise NotAllowed(Reason(ReasonCode.PAYLOAD_PERMISSION_NEEDED))
         least = find_lowest_role(permission)
         reason = Reason(ReasonCode.ROLE_NEEDED, role=least.value, own=self.role.value, permission=permission.value)
@@ -132,7 +155,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         """Return the tenant to work in: the caller's own, or any that an OWNER names."""
         if tenant is None or tenant == self.tenant:
             return self.tenant
-        if self.role is Role.OWNER:
+        if self.role is Role.OWNER or self.tenant == ALL_TENANTS:
             return tenant
         raise NotAllowed(Reason(ReasonCode.OTHER_TENANT_FORBIDDEN, tenant=self.tenant))
 

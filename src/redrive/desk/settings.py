@@ -160,9 +160,15 @@ class KnownWorker:
 
 
 class Workflows:
-    """Registered workflows, of all tenants, and the workers that have them."""
+    """Registered workflows, of all tenants, and the workers that have them.
 
-    def __init__(self, store: Store, clock: Clock, on_change: Callable[[], None], here: Collection[str] = ()) -> None:
+    With `tenant`, the workflows that remote workers registered for that tenant alone are listed, too.
+    """
+
+    def __init__(
+        self, store: Store, clock: Clock, on_change: Callable[[], None], here: Collection[str] = (), *, tenant: str = ""
+    ) -> None:
+        self._tenant = tenant
         self._store = store
         self._clock = clock
         self._on_change = on_change
@@ -173,7 +179,7 @@ class Workflows:
         """Return every workflow that code registered, that is paused or that runs wait for, by name."""
         store = self._store
         alive = live_workers(await store.workers(), store.now())
-        items = {item.name: item for item in await store.workflows()}
+        items = {item.name: item for item in await store.workflows(tenant=self._tenant)}
         paused, unclaimable = await store.paused(), await store.unclaimable(())
         waiting = _count_by_workflow(unclaimable)
         return [

@@ -148,6 +148,9 @@ class Texts:
     def __init__(self) -> None:
         self._own: dict[str, NotificationRenderer] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._own)
+
     def put(self, event: Any, saying: NotificationRenderer) -> None:
         """Use this text for an event, or for all events without their own text."""
         known = (*NOTIFY_EVENTS, NotificationEvent.MESSAGE.value, ANY_EVENT)

@@ -325,6 +325,13 @@ class ReasonCode(StrEnum):
     START_ITEM_INVALID = "start_item_invalid"
     WORKFLOW_NOT_REGISTERED = "workflow_not_registered"
     TOO_MANY_MESSAGES = "too_many_messages"
+    BATCH_STALE = "batch_stale"
+    WORKER_UNKNOWN = "worker_unknown"
+    WORKER_REQUEST_INVALID = "worker_request_invalid"
+    PROTOCOL_UNSUPPORTED = "protocol_unsupported"
+    OUTCOME_INVALID = "outcome_invalid"
+    WORKFLOW_NAME_TAKEN = "workflow_name_taken"
+    TOO_MANY_WORKERS = "too_many_workers"
 
     # what is wrong with a value that a person typed
     OBJECT_NEEDED = "object_needed"

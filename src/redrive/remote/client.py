@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import socket
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -21,7 +22,7 @@ from redrive.errors import ConfigurationError, NotSignedIn, StoreError, StoreUna
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict
-from redrive.server.contract import HTTP_PROBLEMS, make_error
+from redrive.remote.contract import HTTP_PROBLEMS, make_error
 from redrive.settings import API_PREFIX
 from redrive.store.filters import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter
 
@@ -79,6 +80,7 @@ class Client:
         self._token = token
         self._connection: http.client.HTTPConnection | None = None
         self._one_at_a_time = asyncio.Lock()
+        self._aborted = False
 
     async def request(
         self,
@@ -107,6 +109,34 @@ class Client:
         except _DROPPED as error:
             self.close()
             raise self._no_answer(error) from error
+
+    def call(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:
+        """Send a request on this thread and return the answer; raise the error behind a problem.
+
+        The request must be safe to repeat: it is sent again if the server had closed the connection.
+        """
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json", **headers}
+        target = f"{self.address.root}{API_PREFIX}/{path}"
+        for is_last in (False, True) if self._connection is not None else (True,):
+            try:
+                answer = self._exchange(method, target, body, headers)
+                text = answer.read()
+                break
+            except _DROPPED as error:
+                self.close()
+                if is_last or self._aborted:
+                    raise self._no_answer(error) from error
+        if answer.status >= 300:
+            raise self._problem(answer.status, text)
+        return text
+
+    def abort(self) -> None:
+        """End a request that waits for its answer on another thread."""
+        self._aborted = True
+        connection = self._connection
+        if connection is not None and connection.sock is not None:
+            with suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         if self._connection is not None:

@@ -32,7 +32,7 @@ from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, field_names
 from redrive.remote.client import TOKEN_VARIABLE, Address, Client, encode_value, make_query, read, without_none
-from redrive.server.contract import IssuedToken, NewToken, NewUser
+from redrive.remote.contract import IssuedToken, NewToken, NewUser
 from redrive.store.accounts import MemberRow, TenantRow, TokenKind, TokenRow, UserRow
 from redrive.store.filters import LetterFilter
 from redrive.store.runs import StartResult
@@ -316,7 +316,10 @@ class RemoteAccounts:
         return _read_token(await self._client.request("GET", "tokens", id))
 
     async def create_token(self, new: NewToken) -> IssuedToken:
-        made = await self._client.request("POST", "tokens", body=_encode_account(new), tenant=new.tenant)
+        body, tenant = _encode_account(new), None if new.tenant == ALL_TENANTS else new.tenant
+        if tenant is None:
+            body["all_tenants"] = True
+        made = await self._client.request("POST", "tokens", body=body, tenant=tenant)
         return IssuedToken(_read_token(made), made["secret"])
 
     async def revoke_token(self, id: str) -> TokenRow:

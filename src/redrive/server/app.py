@@ -38,6 +38,7 @@ from redrive.server.routes.letters import bulk_routes, letter_routes
 from redrive.server.routes.operations import circuit_routes, notification_routes, outbox_routes, schedule_routes
 from redrive.server.routes.runs import run_routes, saga_routes
 from redrive.server.routes.settings import settings_routes, view_routes
+from redrive.server.routes.workers import worker_routes
 from redrive.settings import API_PREFIX, PAGES_PREFIX
 
 health_routes = APIRouter(tags=["health"])
@@ -124,13 +125,19 @@ def make_openapi_document(api: FastAPI) -> dict[str, Any]:
         made["components"]["securitySchemes"] = {"token": _BEARER_SCHEME, "session": _COOKIE_SCHEME}
         for path in made["paths"].values():
             for method, operation in path.items():
+                schemas.update(operation.pop("x-schemas", {}))
                 operation["responses"].pop("422", None)
                 operation["responses"]["default"] = _PROBLEM_RESPONSE
                 parameters = operation.setdefault("parameters", [])
                 if not operation.get("x-open"):
                     operation["security"] = [{"token": []}, {"session": []}]
-                    parameters.append(_TENANT_PARAMETER)
-                if method == "post" and not any(each["name"].lower() == "idempotency-key" for each in parameters):
+                    if operation["tags"] != worker_routes.tags:
+                        parameters.append(_TENANT_PARAMETER)
+                if (
+                    method == "post"
+                    and operation["tags"] != worker_routes.tags
+                    and not any(each["name"].lower() == "idempotency-key" for each in parameters)
+                ):
                     parameters.append(_KEY_PARAMETER)
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
@@ -184,7 +191,7 @@ async def send_document_style() -> Response:
 
 API_ROUTES = (
     *(run_routes, saga_routes, bulk_routes, letter_routes, circuit_routes, outbox_routes, settings_routes),
-    *(schedule_routes, view_routes, notification_routes, account_routes),
+    *(schedule_routes, view_routes, notification_routes, account_routes, worker_routes),
 )
 """The routes of the API. Paths are tried in this order: `/workflow-dlq/replay` comes before `/workflow-dlq/{id}`."""
 

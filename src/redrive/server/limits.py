@@ -16,6 +16,7 @@ from fastapi import Request
 
 from redrive.clock import Clock
 from redrive.reasons import Reason, ReasonCode
+from redrive.remote.wire import WORKER_PATH
 from redrive.server.body import BytesInFlight, JsonLimits, check_encoding, find_json_excess, run_off_loop
 from redrive.server.problems import ProblemError, make_http_problem
 from redrive.settings import API_PREFIX, PAGES_PREFIX
@@ -31,6 +32,7 @@ _WIDE_FACTOR = 20  # attempts for an email, or from an address, per attempt for 
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _PAGES_PREFIX = f"{PAGES_PREFIX}/"  # where browsers send forms
 _BATCH_PATH = f"{API_PREFIX}/runs:batch"  # takes many inputs in one body
+_WORKER_PREFIX = f"{API_PREFIX}/{WORKER_PATH}/"  # batches of outcomes
 _OPEN_PATHS = frozenset(
     {
         *("/", "/readyz", "/api/docs", "/api/docs.css"),
@@ -106,6 +108,11 @@ def is_open_path(scope: AsgiMessage) -> bool:
     """Return True for a path that needs no credential."""
     path = _get_path(scope)
     return path in _OPEN_PATHS or path.startswith(_STATIC_PREFIX)
+
+
+def is_worker_path(scope: AsgiMessage) -> bool:
+    """Return True for a call of a remote worker."""
+    return _get_path(scope).startswith(_WORKER_PREFIX)
 
 
 class RequestGuard:
@@ -187,7 +194,8 @@ class RequestGuard:
         limits = self._limits
         most = limits.anonymous_body
         if known:
-            most = limits.body if _get_path(scope) == _BATCH_PATH else self._one_payload
+            many = _get_path(scope) == _BATCH_PATH or is_worker_path(scope)
+            most = limits.body if many else self._one_payload
         headers = dict(scope["headers"])
         if int(headers.get(b"content-length", b"0")) > most:
             raise ProblemError(413, Reason(ReasonCode.BODY_TOO_LARGE, most=most))
@@ -212,6 +220,8 @@ class RequestGuard:
             raise ProblemError(415, Reason(ReasonCode.BODY_NOT_JSON))
         parameters = [each.partition("=") for each in more.split(";")]
         check_encoding(next((value for name, _, value in parameters if name.strip().lower() == "charset"), None), body)
+        if known and is_worker_path(scope):
+            return body  # parsed by its schema, which costs no more than measuring it
         shape = limits.shape if known else limits.anonymous_shape
         if (excess := await run_off_loop(len(body), find_json_excess, body, shape)) is not None:
             code = "too_deep" if excess.code == ReasonCode.NESTED_TOO_DEEP else "too_complex"

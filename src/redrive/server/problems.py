@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from redrive.errors import NotFound, RedriveError
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.contract import ERROR_KINDS, HTTP_PROBLEMS
+from redrive.remote.contract import ERROR_KINDS, HTTP_PROBLEMS
 
 log = logging.getLogger("redrive.server")
 

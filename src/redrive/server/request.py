@@ -6,7 +6,6 @@ audit log of that tenant, or of all, records it.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import cached_property, partial
@@ -32,10 +31,20 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.server.auth.admin import AccountAdmin
 from redrive.server.auth.secrets import is_hashing_busy
-from redrive.server.auth.sessions import SESSION_LIFETIME, Credentials, Login, Sessions
-from redrive.server.limits import BODY_METHODS, AnswerQuota, Limits, LoginLimiter, RateLimiter, Sender, is_open_path
+from redrive.server.auth.sessions import SESSION_LIFETIME, Credentials, Login, Sessions, WorkerCredentials
+from redrive.server.limits import (
+    BODY_METHODS,
+    AnswerQuota,
+    Limits,
+    LoginLimiter,
+    RateLimiter,
+    Sender,
+    is_open_path,
+    is_worker_path,
+)
 from redrive.server.live_updates import StreamHub
 from redrive.server.problems import ProblemError
+from redrive.server.remote_workers import RemoteWorkers
 from redrive.settings import caller_network, find_client_address, is_forwarded_https, parse_trusted_proxies
 from redrive.store.accounts import AccountStore
 from redrive.store.filters import RunFilter
@@ -97,10 +106,10 @@ class RequestContext:
     @cached_property
     def desk(self) -> Desk:
         """The desk, confined like the view."""
-        # A digest: the key of a credential names the user or the token.
-        name = hashlib.sha256(self.principal.key.encode()).hexdigest()[:32]
         may = self.principal.may
-        caller = Caller(name, sees_payloads=may(Permission.SEE_PAYLOADS), sees_stacks=may(Permission.SEE_STACKS))
+        caller = Caller(
+            self.principal.digest, sees_payloads=may(Permission.SEE_PAYLOADS), sees_stacks=may(Permission.SEE_STACKS)
+        )
         return self.runtime.desk(self.view, self.clock, caller)
 
     @property
@@ -140,7 +149,7 @@ async def authenticate(request: Request, note: Callable[[RequestContext, Request
     """Authenticate a request; `note` records that an owner works in another tenant."""
     service = get_service(request)
     set_request_trace(request.headers.get("traceparent"))
-    principal = await _load_principal(request, service)
+    principal = await load_principal(request, service)
     if "authorization" not in request.headers and request.method not in ("GET", "HEAD", "OPTIONS"):
         refuse_cross_site(request, service)
     service.rates.take(principal.key)
@@ -174,14 +183,14 @@ async def identify_sender(service: Service, request: Request) -> Sender:
     if request.method not in BODY_METHODS:
         return anonymous
     try:
-        return Sender((await _load_principal(request, service)).key, known=True)
+        return Sender((await load_principal(request, service)).key, known=True)
     except RedriveError as error:
         # The route raises it again: asking the store a second time could give another answer.
         request.state.credential_error = error
         return anonymous
 
 
-async def _load_principal(request: Request, service: Service) -> Principal:
+async def load_principal(request: Request, service: Service) -> Principal:
     """Return the principal of a request, looked up once."""
     error: RedriveError | None = getattr(request.state, "credential_error", None)
     if error is not None:
@@ -189,8 +198,12 @@ async def _load_principal(request: Request, service: Service) -> Principal:
     known: Principal | None = getattr(request.state, "principal", None)
     if known is None:
         cookie = request.cookies.get(make_session_cookie_name(request, service))
+        authorization = request.headers.get("authorization")
         try:
-            known = await service.credentials.principal(request.headers.get("authorization"), cookie)
+            if authorization is not None and is_worker_path(request.scope):
+                known = await service.worker_credentials.principal(authorization)
+            else:
+                known = await service.credentials.principal(authorization, cookie)
         except NotSignedIn:
             _count_anonymous(request, service)
             raise
@@ -319,6 +332,8 @@ class Service:
         self.hub = StreamHub(view, every=poll, most=limits.streams, each=limits.streams_each)
         self.redactor = Redactor.parse(app.settings.redact)
         self.proxies = parse_trusted_proxies(app.settings.trusted_proxies)
+        self.worker_credentials = WorkerCredentials(lambda: self.credentials, clock)
+        self.remote_workers = RemoteWorkers(lambda: app.runtime, clock, app.settings.max_payload)
 
     @property
     def credentials(self) -> Credentials:
@@ -337,8 +352,9 @@ class Service:
         return await in_thread_if_large(lambda: reason.map_text(clean), len(str(reason)))
 
     def stop(self) -> None:
-        """Close the open event streams, which have no end."""
+        """Close the open event streams, which have no end, and answer the long polls of workers."""
         self.hub.close()
+        self.remote_workers.close()
 
 
 def make_store_view(app: Redrive, tenant: str, workflows: Collection[str] | None) -> DeskStore:
@@ -386,7 +402,7 @@ async def sign_out(request: Request, response: Response) -> None:
 
 def make_workflows_desk(context: RequestContext) -> Workflows:
     """Return the desk for workflows, which all tenants share."""
-    return Workflows(context.whole, context.clock, context.runtime.ring)
+    return Workflows(context.whole, context.clock, context.runtime.ring, tenant=context.one_tenant or "")
 
 
 async def list_known_workflows(context: RequestContext) -> list[KnownWorkflow]:

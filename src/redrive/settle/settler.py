@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Protocol
 
@@ -60,7 +60,7 @@ from redrive.store.letters import LetterRow, Triage
 from redrive.store.port import DeskStore
 from redrive.store.runs import AttemptRow, RunRow
 from redrive.store.store import repeat_until_answered
-from redrive.store.workers import ClaimedRun
+from redrive.store.workers import ClaimedRun, Receipt
 
 log = logging.getLogger("redrive.worker")
 
@@ -101,10 +101,20 @@ class LocalSettler:
         self.wanted: frozenset[str] = frozenset()  # topics of the engine that sinks subscribe to
         self._wanted_read_at = -math.inf
 
-    async def settle(self, outcomes: Sequence[Outcome], carriers: Sequence[SinkLease] = ()) -> list[Settled]:
+    def act_on(self, store: DeskStore) -> None:
+        """Use another view of the same store from now on, and keep what was read of rules and topics."""
+        self._store = store
+
+    async def settle(
+        self,
+        outcomes: Sequence[Outcome],
+        carriers: Sequence[SinkLease] = (),
+        make_receipt: Callable[[Sequence[Transition]], Receipt] | None = None,
+    ) -> list[Settled]:
         """Decide on each outcome and write the transitions in one commit.
 
-        The relays of `carriers` get the messages of these transitions with the commit.
+        The relays of `carriers` get the messages of these transitions with the commit. `make_receipt` returns the
+        receipt of a remote worker's batch, which is recorded in the same commit.
         """
         # Fixed before the first await: if the worker is declared dead and enlists again meanwhile, its new id
         # must not vouch for runs that it held under the old one.
@@ -124,8 +134,9 @@ class LocalSettler:
             pairs, now = zip(transitions, outcomes, strict=True), self._store.now()
             transitions = [add_engine_events(each, outcome, self.wanted, now) for each, outcome in pairs]
         # The decision is made once. A store that does not answer gets the same transitions again.
+        store, receipt = self._store, None if make_receipt is None else make_receipt(transitions)
         answers = await repeat_until_answered(
-            lambda: self._store.apply(transitions, worker=worker, carriers=carriers), self._clock
+            lambda: store.apply(transitions, worker=worker, carriers=carriers, receipt=receipt), self._clock
         )
         for listener in self.listeners:
             if not kinds <= listener.ignored:

@@ -30,7 +30,7 @@ from redrive.store.recovery import RecoveryStore
 from redrive.store.runs import RunDesk, StartResult
 from redrive.store.settings import SavedViewStore, ScheduleStore, SettingsDesk, SettingsStore
 from redrive.store.stats import StatsDesk, StatsStore
-from redrive.store.workers import CatalogueDesk, ClaimRequest, ClaimResult, HeartbeatReply, WorkerStore
+from redrive.store.workers import CatalogueDesk, ClaimRequest, ClaimResult, HeartbeatReply, Receipt, WorkerStore
 
 
 class LeaseConnection(Protocol):
@@ -100,9 +100,17 @@ class DeskStore(
         """
 
     async def apply(
-        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
+        self,
+        transitions: Sequence[Transition],
+        *,
+        worker: int | None = None,
+        carriers: Sequence[SinkLease] = (),
+        receipt: Receipt | None = None,
     ) -> list[TransitionResult]:
         """Write each transition whose fence still holds; one commit for all of them.
+
+        With a `receipt`, the commit records it as well. If the batch does not follow the worker's last one, nothing is
+        written and `StaleBatch` is raised.
 
         For the sinks of `carriers`, the caller has claimed the messages without a key, bundled by topic. A repeated
         call finds them claimed already and returns no bundles.

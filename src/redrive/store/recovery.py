@@ -150,6 +150,7 @@ class RecoveryCalls:
             for name in ("delete_old_samples", "delete_old_successes", "delete_old_probes"):
                 removed += await _count_removed(session, CIRCUITS[name], before=now - MARK_RETENTION, most=most)
             removed += await _count_removed(session, SQL["delete_old_workers"], before=now - purge.workers, most=most)
+            removed += await _count_removed(session, SQL["delete_old_remote_workers"], most=most)
             removed += await purge_messages(session, now - purge.messages, most)
             removed += await purge_notifications(session, now, letters_before, most)
             removed += await _count_removed(session, SQL["delete_old_audit"], before=now - purge.audit, most=most)

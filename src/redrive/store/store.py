@@ -25,7 +25,7 @@ from redrive.store.recovery import RecoveryCalls
 from redrive.store.runs import RunCalls, StartResult
 from redrive.store.settings import SavedViewCalls, SavedViewStore, ScheduleCalls, ScheduleStore, SettingsCalls
 from redrive.store.stats import StatsCalls
-from redrive.store.workers import ClaimRequest, ClaimResult, WorkerCalls
+from redrive.store.workers import ClaimRequest, ClaimResult, Receipt, ReceiptWrite, WorkerCalls
 
 Result = TypeVar("Result")
 log = logging.getLogger("redrive.store")
@@ -53,6 +53,10 @@ class SqlStore(
 
     _start: Callable[[Sequence[NewRun], int | None], Awaitable[list[StartResult]]]
     _apply: Callable[[Sequence[Transition], int | None, Sequence[SinkLease]], Awaitable[list[TransitionResult]]]
+    _apply_once: Callable[
+        [Sequence[Transition], int | None, Callable[[Sequence[TransitionResult]], ReceiptWrite]],
+        Awaitable[list[TransitionResult]],
+    ]
     _claim: Callable[[ClaimRequest], Awaitable[ClaimResult]]
     _lease_connection: Callable[[], LeaseConnection]
     _transaction: Callable[[float], Transaction]
@@ -81,12 +85,19 @@ class SqlStore(
         return answers
 
     async def apply(
-        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
+        self,
+        transitions: Sequence[Transition],
+        *,
+        worker: int | None = None,
+        carriers: Sequence[SinkLease] = (),
+        receipt: Receipt | None = None,
     ) -> list[TransitionResult]:
         codec = self.database.codec
         if codec.keys is not None:
             transitions = [codec.seal(each) for each in transitions]
-        return await self._apply(transitions, worker, carriers)
+        if receipt is None:
+            return await self._apply(transitions, worker, carriers)
+        return await self._apply_once(transitions, worker, lambda results: codec.seal(receipt.fill(results)))
 
     async def claim(self, claim: ClaimRequest) -> ClaimResult:
         return self.database.codec.open_claims(await self._claim(claim))

@@ -11,11 +11,12 @@ returned, and reads and writes only those runs. It is made for one request and d
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from redrive.core.journal import EntryRow
 from redrive.core.outbox import SinkLease
+from redrive.core.outcomes import RunView
 from redrive.core.states import RunStatus
 from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
 from redrive.errors import InputError, NotAllowed
@@ -35,7 +36,7 @@ from redrive.store.outbox import BlockedKey, DeliveryDecision
 from redrive.store.runs import AttemptRow, RunCounts, RunRow, RunSummary, StartResult
 from redrive.store.settings import PolicyRow, ScheduleKey
 from redrive.store.stats import Attention, LaneCount
-from redrive.store.workers import CatalogueRow
+from redrive.store.workers import CatalogueRow, Receipt
 
 if TYPE_CHECKING:
     from redrive.store.port import DeskStore
@@ -209,14 +210,21 @@ class TenantView(_Confined["DeskStore"]):
         return await self._inner.start(runs, worker=worker)
 
     async def apply(
-        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
+        self,
+        transitions: Sequence[Transition],
+        *,
+        worker: int | None = None,
+        carriers: Sequence[SinkLease] = (),
+        receipt: Receipt | None = None,
     ) -> list[TransitionResult]:
         for each in transitions:
             parts: Sequence[NewRun | AuditWrite] = (*each.starts, *each.audit)
             self._require_tenant(each.tenant, *(part.tenant for part in parts))
             if each.run not in self._shown:
                 raise NotAllowed(Reason(ReasonCode.RUN_NOT_SHOWN))
-        return await self._inner.apply(transitions, worker=worker, carriers=carriers)
+        if receipt is not None:
+            self._require_tenant(receipt.tenant)
+        return await self._inner.apply(transitions, worker=worker, carriers=carriers, receipt=receipt)
 
     async def triage(self, triage: Triage) -> bool:
         self._require_tenant(triage.audit.tenant)
@@ -238,6 +246,12 @@ class TenantView(_Confined["DeskStore"]):
     async def change_bulk(self, public_id: str, change: BulkChange, audit: AuditWrite) -> bool:
         self._require_tenant(audit.tenant)
         return await self.bulk_by_id(public_id) is not None and await self._inner.change_bulk(public_id, change, audit)
+
+    def admit(self, runs: Iterable[RunView]) -> None:
+        """Count runs of this tenant as shown: the caller has read them for a worker that holds them."""
+        for run in runs:
+            self._require_tenant(run.tenant)
+            self._shown.add(run.id)
 
     async def run(self, public_id: str, *, tenant: str | None = None) -> RunRow | None:
         excluded = self._excludes_tenant(tenant)
@@ -274,12 +288,12 @@ class TenantView(_Confined["DeskStore"]):
             return Page([], None, None)
         return await self._inner.audit(replace(where, tenant=self._tenant), limit=limit, cursor=cursor)
 
-    async def known(self, names: Sequence[str]) -> list[CatalogueRow]:
-        found = await self._inner.known(names)
+    async def known(self, names: Sequence[str], *, tenant: str = "") -> list[CatalogueRow]:
+        found = await self._inner.known(names, tenant=self._tenant)
         return [item for item in found if item.kind != "workflow" or self._is_visible(item.name)]
 
-    async def workflows(self) -> list[CatalogueRow]:
-        return [item for item in await self._inner.workflows() if self._is_visible(item.name)]
+    async def workflows(self, *, tenant: str = "") -> list[CatalogueRow]:
+        return [item for item in await self._inner.workflows(tenant=self._tenant) if self._is_visible(item.name)]
 
     async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
         if self._excludes_tenant(where.tenant):

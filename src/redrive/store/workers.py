@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
@@ -25,6 +25,8 @@ import msgspec
 from redrive.clock import MICROS
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
+from redrive.core.transitions import TransitionResult
+from redrive.errors import Conflict
 from redrive.records import as_dict
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
@@ -70,13 +72,72 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NewWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker process that wants to claim runs: of all queues, or only of the given ones."""
+    """A worker process that wants to claim runs: of all queues, or only of the given ones.
+
+    `token`: the token of a worker that reaches the store through a server. `tenant`: the tenant of that token, whose
+    code no other tenant sees; empty for all tenants.
+    """
 
     name: str
     version: str
     workflows: tuple[str, ...]
     lease: int
     queues: tuple[str, ...] | None = None
+    token: str = ""
+    tenant: str = ""
+
+
+class RemoteWorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A worker that reaches the store through a server, with the last batch of outcomes that it sent.
+
+    `tenant`: the only tenant whose runs it may have; empty for all. `answer`: the answer to that batch.
+    """
+
+    worker: int
+    tenant: str
+    token: str
+    number: int
+    digest: str
+    answer: str
+    version: str
+    workflows: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    state: str
+    lease: int
+
+
+class ReceiptWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A batch of outcomes of a remote worker and its answer, which are recorded in the commit of the batch."""
+
+    worker: int
+    tenant: str
+    number: int
+    digest: str
+    answer: str
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """The receipt of a batch before its answer is known. `make_answer` is called inside the commit."""
+
+    worker: int
+    tenant: str
+    number: int
+    digest: str
+    make_answer: Callable[[Sequence[TransitionResult]], str]
+
+    def fill(self, results: Sequence[TransitionResult]) -> ReceiptWrite:
+        """Return the receipt with the answer to a batch with these results."""
+        return ReceiptWrite(
+            worker=self.worker,
+            tenant=self.tenant,
+            number=self.number,
+            digest=self.digest,
+            answer=self.make_answer(results),
+        )
+
+
+class StaleBatch(Conflict):
+    """A batch of a remote worker is not the one that follows its last; nothing of it was written."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -137,7 +198,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker's request for up to `capacity` due runs of these workflows, in all queues or in these.
 
     Lanes are visited in turn, starting after `after`. A claim takes at most one suspect, and only with `suspect`:
-    the worker holds none.
+    the worker holds none. With `tenant`, only runs of that tenant are claimed.
     """
 
     worker: int
@@ -146,6 +207,12 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     suspect: bool
     after: Lane | None = None
     queues: tuple[str, ...] | None = None
+    tenant: str | None = None
+
+    @property
+    def first_lane(self) -> Lane:
+        """The place before all lanes of the claim."""
+        return LANE_START if self.tenant is None else Lane(self.tenant, "", LANE_START.rank, "")
 
 
 class ClaimedRun(msgspec.Struct, frozen=True, gc=False):
@@ -291,11 +358,11 @@ def time_until(now: int, at: int | None) -> int | None:
 class CatalogueDesk(Protocol):
     """Calls that read the catalogue of registered code. A tenant view answers them too."""
 
-    async def known(self, names: Sequence[str]) -> list[CatalogueRow]:
-        """Return the registered workflows and steps with these names."""
+    async def known(self, names: Sequence[str], *, tenant: str = "") -> list[CatalogueRow]:
+        """Return the workflows and steps with these names that are registered for all tenants or for this one."""
 
-    async def workflows(self) -> list[CatalogueRow]:
-        """Return every registered workflow by name, as the newest code registered it."""
+    async def workflows(self, *, tenant: str = "") -> list[CatalogueRow]:
+        """Return every such workflow by name, as the newest code registered it."""
 
 
 class WorkerStore(CatalogueDesk, Protocol):
@@ -306,6 +373,15 @@ class WorkerStore(CatalogueDesk, Protocol):
 
     async def retire(self, worker: int) -> None:
         """Mark a worker as stopped. Runs that it still holds are orphans at once."""
+
+    async def remote_worker(self, worker: int) -> RemoteWorkerRow | None:
+        """Return a worker that registered through a server."""
+
+    async def count_remote_workers(self, token: str) -> int:
+        """Return the number of live workers that registered with a token."""
+
+    async def names_for_all(self, names: Sequence[str]) -> list[str]:
+        """Return those of these names that code for all tenants registered."""
 
     async def workers(self) -> list[WorkerRow]:
         """Return the live workers and those among the newest 1,000, newest first."""
@@ -328,12 +404,18 @@ class WorkerCalls:
             await session.rows(SQL["insert_version"], version=catalogue.version, now=now)
             await session.write_many(
                 SQL["put_catalogue"],
-                ({"kind": kind, "version": catalogue.version, **as_dict(item)} for kind, item in items),
+                (
+                    {"tenant": worker.tenant, "kind": kind, "version": catalogue.version, **as_dict(item)}
+                    for kind, item in items
+                ),
             )
             queues = None if worker.queues is None else json.dumps(worker.queues, ensure_ascii=False)
             workflows = json.dumps(worker.workflows, ensure_ascii=False)
             values = {**as_dict(worker), "workflows": workflows, "queues": queues}
+            token, tenant = values.pop("token"), values.pop("tenant")
             id: int = await session.value(SQL["insert_worker"], **values, now=now)
+            if token:
+                await session.rows(SQL["insert_remote_worker"], worker=id, tenant=tenant, token=token)
         return id
 
     @write_call()
@@ -341,16 +423,29 @@ class WorkerCalls:
         await session.rows(SQL["retire"], worker=worker)
 
     @read_call()
+    async def remote_worker(self, session: Session, worker: int) -> RemoteWorkerRow | None:
+        row = await session.row(SQL["remote_worker"], worker=worker)
+        return None if row is None else build_record(RemoteWorkerRow, row, workflows=_read_names, queues=_read_names)
+
+    @read_call()
+    async def count_remote_workers(self, session: Session, token: str) -> int:
+        return int(await session.value(SQL["count_remote_workers"], token=token))
+
+    @read_call()
+    async def names_for_all(self, session: Session, names: Sequence[str]) -> list[str]:
+        return [row[0] for row in await session.rows(SQL["names_for_all"], names=list(names))]
+
+    @read_call()
     async def workers(self, session: Session) -> list[WorkerRow]:
         return [worker_row(row) for row in await session.rows(SQL["all_workers"], most=MAX_WORKERS)]
 
     @read_call()
-    async def known(self, session: Session, names: Sequence[str]) -> list[CatalogueRow]:
-        return _keep_newest(await session.rows(CATALOGUE_SQL["known"], names=list(names)))
+    async def known(self, session: Session, names: Sequence[str], *, tenant: str = "") -> list[CatalogueRow]:
+        return _keep_newest(await session.rows(CATALOGUE_SQL["known"], names=list(names), tenant=tenant))
 
     @read_call()
-    async def workflows(self, session: Session) -> list[CatalogueRow]:
-        return _keep_newest(await session.rows(CATALOGUE_SQL["workflows"]))
+    async def workflows(self, session: Session, *, tenant: str = "") -> list[CatalogueRow]:
+        return _keep_newest(await session.rows(CATALOGUE_SQL["workflows"], tenant=tenant))
 
 
 def _keep_newest(rows: Iterable[Any]) -> list[CatalogueRow]:

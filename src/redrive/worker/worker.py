@@ -275,7 +275,7 @@ class Worker:
                 else:
                     self.held.begin(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
             except Exception as error:
-                self.committer.post(_make_unreadable_outcome(claimed, error))
+                self.committer.post(make_unreadable_outcome(claimed, error))
         self.check_drained()
 
     def confirm(self, before: Execution, ended: WorkflowReturned) -> None:
@@ -382,7 +382,7 @@ class Worker:
         self.wakeup.notify()
 
 
-def _make_unreadable_outcome(claimed: ClaimedRun, error: Exception) -> WorkflowFailed:
+def make_unreadable_outcome(claimed: ClaimedRun, error: Exception) -> WorkflowFailed:
     """Return the outcome of a run that cannot be begun: a dead letter."""
     log.error("run %s cannot be executed", claimed.public_id, exc_info=error)
     options = RunOptions()

@@ -11,15 +11,15 @@ import msgspec
 from redrive.clock import MICROS, Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.new_run import check_tenant_name
-from redrive.core.roles import DEFAULT_TENANT, Permission, Principal, Role
+from redrive.core.roles import ALL_TENANTS, DEFAULT_TENANT, USER_ROLES, Permission, Principal, Role
 from redrive.core.transitions import AuditWrite
 from redrive.desk.audit import export_records
 from redrive.desk.validation import require_text
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
+from redrive.remote.contract import IssuedToken, NewToken, NewUser
 from redrive.server.auth.secrets import hash_password, hash_secret, new_api_key, new_code, new_secret, sign_token
-from redrive.server.contract import IssuedToken, NewToken, NewUser
 from redrive.settings import is_mail_address
 from redrive.store.accounts import AccountStore, MemberRow, TenantRow, TokenKind, TokenRow, UserRow
 from redrive.store.port import Store
@@ -112,6 +112,7 @@ class AccountAdmin:
         reveals nothing about them. An OWNER, who sees all tenants, must give the existing account a role instead.
         """
         self._by.need(Permission.MANAGE_PEOPLE)
+        _require_user_role(new.role)
         self._by.require_grant(new.tenant, new.role, payloads=new.payloads)
         if not is_mail_address(new.email):
             raise InputError(Reason(ReasonCode.EMAIL_INVALID))
@@ -161,6 +162,7 @@ class AccountAdmin:
 
         Activating a membership counts as giving all its rights. Rights that it keeps do not count as given.
         """
+        _require_user_role(role)
         user = await self.user(tenant, id)
         now = _find_member(user, tenant)
         if now is not None:
@@ -235,13 +237,14 @@ class AccountAdmin:
         """Create a token. Only the return value contains its secret."""
         self._by.need(Permission.MANAGE_PEOPLE)
         self._by.require_grant(new.tenant, new.role, payloads=new.payloads, workflows=new.workflows or None)
+        everywhere = new.tenant == ALL_TENANTS and new.role is Role.WORKER  # only an OWNER grants in another tenant
         if new.lasts is not None and not 1 <= new.lasts <= MAX_TOKEN_LIFETIME:
             raise InputError(Reason(ReasonCode.TOKEN_LIFETIME_INVALID))
         lasts = new.lasts or (JWT_LIFETIME if new.kind is TokenKind.JWT else None)
         row = TokenRow(
             id=self._clock.new_id(),
             kind=new.kind,
-            tenant=_check_tenant(new.tenant),
+            tenant=new.tenant if everywhere else _check_tenant(new.tenant),
             role=new.role,
             name=require_text("name", new.name),
             created_by=self._by.who,
@@ -282,6 +285,11 @@ class AccountAdmin:
             after=None if after is None else json.dumps(after, ensure_ascii=False),
             token=self._clock.new_id(),
         )
+
+
+def _require_user_role(role: Role) -> None:
+    if role not in USER_ROLES:
+        raise InputError(Reason(ReasonCode.ROLE_UNKNOWN, given=role.value, known=USER_ROLES))
 
 
 def _find_member(user: UserRow, tenant: str | None) -> MemberRow | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -207,3 +208,32 @@ class Credentials:
         if user is None or user.disabled_at is not None or member is None or not member.active:
             raise NotSignedIn(_CREDENTIAL_INVALID)
         return Principal(who=user.email, tenant=found.tenant, role=member.role, payloads=member.payloads, user=user.id)
+
+
+class WorkerCredentials:
+    """Finds the principal of a remote worker. A worker sends many requests, so its token is looked up once a second.
+
+    A token that was revoked works for at most that long.
+    """
+
+    _LASTS = 1.0
+    _MOST = 10_000
+
+    def __init__(self, credentials: Callable[[], Credentials], clock: Clock) -> None:
+        self._credentials = credentials
+        self._clock = clock
+        self._known: OrderedDict[str, tuple[float, Principal]] = OrderedDict()
+
+    async def principal(self, authorization: str) -> Principal:
+        """Return the principal of a request, or refuse a request without a valid credential."""
+        name = secrets.hash_secret(authorization)
+        found = self._known.get(name)
+        if found is not None and self._clock.monotonic() - found[0] < self._LASTS:
+            return found[1]
+        self._known.pop(name, None)
+        asked_at = self._clock.monotonic()
+        principal = await self._credentials().principal(authorization, None)
+        self._known[name] = asked_at, principal
+        while len(self._known) > self._MOST:
+            self._known.popitem(last=False)
+        return principal

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
-from redrive.core.roles import Permission, Role, parse_role
+from redrive.core.roles import USER_ROLES, Permission, parse_role
 from redrive.duration import parse_duration
 from redrive.errors import InputError, NotAllowed, NotFound, NotSignedIn, RedriveError
 from redrive.reasons import Reason, ReasonCode
+from redrive.remote.contract import NewToken, NewUser
 from redrive.server import request as signing
 from redrive.server.auth.sessions import Login, TenantChoiceNeeded
-from redrive.server.contract import NewToken, NewUser
 from redrive.server.idempotency import SECRET_EXTENSION
 from redrive.server.pages.forms import (
     KEPT_FIELD,
@@ -106,7 +106,7 @@ async def revoke_key(request: Request, context: Context, id: Id) -> Response:
 
 async def _render_members(request: Request, context: RequestContext, **values: Any) -> Response:
     roles = []
-    for role in Role:
+    for role in USER_ROLES:
         try:
             context.principal.require_grant(context.tenant, role, payloads=False)
         except NotAllowed:

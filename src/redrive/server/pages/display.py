@@ -63,7 +63,13 @@ DELIVERY_STATES = {
     "SKIPPED": N("Skipped"),
 }
 CIRCUIT_STATES = {"CLOSED": N("Closed"), "OPEN": N("Open"), "HALF_OPEN": N("Testing")}
-ROLES = {"OWNER": N("Owner"), "ADMIN": N("Administrator"), "STAFF": N("Staff"), "VIEWER": N("Viewer")}
+ROLES = {
+    "OWNER": N("Owner"),
+    "ADMIN": N("Administrator"),
+    "STAFF": N("Staff"),
+    "VIEWER": N("Viewer"),
+    "WORKER": N("Remote worker"),
+}
 STAGES = {
     "input": N("Reading the input"),
     "fetch": N("Loading code and data"),

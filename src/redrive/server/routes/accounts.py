@@ -11,14 +11,14 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from redrive.core.roles import Permission, Role, parse_role
+from redrive.core.roles import ALL_TENANTS, Permission, Role, parse_role
 from redrive.desk.models import present_row
 from redrive.errors import Conflict, InputError
 from redrive.reasons import Reason, ReasonCode
+from redrive.remote.contract import NewToken, NewUser
 from redrive.server import request as signing
 from redrive.server.auth import admin
 from redrive.server.auth.sessions import Login
-from redrive.server.contract import NewToken, NewUser
 from redrive.server.idempotency import SECRET_EXTENSION
 from redrive.server.request import Context, RequestContext, get_service, requires
 from redrive.server.routes.common import Body, Id, Name, Text, make_router
@@ -289,6 +289,7 @@ class TokenRequest(Body):
     kind: Literal["key", "jwt"] = "key"
     workflows: list[Text] = Field(default_factory=list, max_length=100)
     may_see_payloads: bool = False
+    all_tenants: bool = Field(default=False, description="For a WORKER: it executes runs of all tenants.")
     lasts: int | None = Field(default=None, ge=1, le=315_360_000)
 
 
@@ -308,7 +309,7 @@ async def list_tokens(context: Context) -> list[Token]:
 async def create_token(context: Context, body: TokenRequest) -> CreatedToken:
     """Create a token. Only this answer has its secret."""
     new = NewToken(
-        tenant=context.home,
+        tenant=ALL_TENANTS if body.all_tenants else context.home,
         role=parse_role(body.role),
         name=body.name,
         kind=TokenKind(body.kind),

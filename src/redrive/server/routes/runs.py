@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from redrive.core.roles import Permission
-from redrive.core.states import RunStatus
+from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.desk.decisions import Replay
 from redrive.desk.models import AttemptRecord, StepRecord, present_row
 from redrive.desk.preview import DryRun
@@ -33,10 +35,12 @@ from redrive.server.routes.common import (
     serve,
 )
 from redrive.store.filters import RunFilter
+from redrive.store.runs import RunRow
 
 run_routes = make_router("runs")
 saga_routes = make_router("rollbacks")
 StepName = Annotated[str, Path(pattern=r"^[^\x00-\x1f]{1,1000}$", description="A step's name or key.")]
+_LONGEST_WAIT = 20.0  # seconds
 _START_TIMES = ("delay", "deadline", "timeout", "step_timeout", "heartbeat_timeout")
 _START_OPTIONS = frozenset({*_START_TIMES, "priority", "queue", "correlation_id", "on_failure", "failure_queue"})
 
@@ -122,6 +126,54 @@ async def start_run(context: Context, body: NewRun, key: Key = None) -> Accepted
     """Start a run. The header Idempotency-Key is the run's key: the same key is the same run."""
     (started,) = await _accept_runs(context, [body.make_request(context.home, key)])
     return started
+
+
+class ResultsBody(Body):
+    """Runs whose ends are asked for."""
+
+    ids: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(max_length=500)
+
+
+class RunEnd(BaseModel):
+    """The status of a run; `output` or `failure`, as stored, if it has ended."""
+
+    id: str
+    status: str
+    output: str | None = None
+    failure: str | None = None
+
+
+class RunEnds(BaseModel):
+    """The runs that exist."""
+
+    runs: list[RunEnd]
+
+
+@run_routes.post("/runs:results", **requires(Permission.AWAIT))
+async def list_results(context: Context, body: ResultsBody) -> RunEnds:
+    """Return the status of runs, with the results of those that have ended."""
+    return RunEnds(runs=[_describe_end(row) for row in await context.view.runs_by_id(body.ids)])
+
+
+@run_routes.get("/runs/{id}/result", **requires(Permission.AWAIT))
+async def get_result(context: Context, id: Id, wait: Annotated[str, Query(max_length=20)] = "0s") -> RunEnd:
+    """Return the status of a run, with its result if it has ended. With `wait`, up to 20 s, wait for its end."""
+    seconds = min(parse_duration(wait, "wait"), _LONGEST_WAIT)
+    row = await context.view.run(id)
+    if row is not None and seconds and row.status not in FINAL_RUN_STATUSES:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await context.runtime.results.wait(id)
+        row = await context.view.run(id)
+    if row is None:
+        raise NotFound(Reason(ReasonCode.RUN_NOT_FOUND, id=quote(id)))
+    return _describe_end(row)
+
+
+def _describe_end(row: RunRow) -> RunEnd:
+    if row.status not in FINAL_RUN_STATUSES:
+        return RunEnd(id=row.public_id, status=row.status.value)
+    return RunEnd(id=row.public_id, status=row.status.value, output=row.output, failure=row.failure)
 
 
 @run_routes.post("/runs:batch", status_code=201, **requires(Permission.START))

@@ -48,7 +48,7 @@ from redrive.store.port import LeaseConnection, Store, Transaction
 from redrive.store.recovery import HeldRun
 from redrive.store.runs import AttemptRow, RunRow
 from redrive.store.settings import NewView, ViewRow
-from redrive.store.workers import ClaimedRun, ClaimResult, HeartbeatReply
+from redrive.store.workers import ClaimedRun, ClaimResult, HeartbeatReply, ReceiptWrite, RemoteWorkerRow
 
 Value = TypeVar("Value")
 
@@ -70,6 +70,7 @@ WRITTEN_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
     notifications.NewNotification: ("content",),
     notifications.RuleRow: ("rule",),
     NewView: ("query",),
+    ReceiptWrite: ("answer",),
 }
 """The payloads of records that are written."""
 
@@ -93,6 +94,7 @@ READ_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
     notifications.NotificationRow: ("content",),
     notifications.RuleRow: ("rule",),
     ViewRow: ("query",),
+    RemoteWorkerRow: ("answer",),
 }
 """The payloads of records that are read."""
 
@@ -102,6 +104,8 @@ HASH_FIELDS: dict[type[Any], tuple[str, ...]] = {
     transitions.ReplayWrite: ("digest",),
     LetterRow: ("payload_hash",),
     ReplayRow: ("digest",),
+    ReceiptWrite: ("digest",),
+    RemoteWorkerRow: ("digest",),
 }
 """Hashes of payloads: with a plain hash, a guess of the payload could be proved right."""
 

@@ -79,6 +79,7 @@ TEXT_TABLES = (
     TextTable(name="notifications", key=("id",), start=(-1,), sealed=("content",)),
     TextTable(name="notify_rules", key=("tenant", "workflow"), start=("", ""), sealed=("rule",)),
     TextTable(name="saved_views", key=("tenant", "list", "owner", "name"), start=("", "", "", ""), sealed=("query",)),
+    TextTable(name="remote_workers", key=("worker",), start=(-1,), sealed=("answer",), covered=("digest",)),
     TextTable(name="access_answers", key=("tenant", "key"), start=("", ""), sealed=("body",)),
     TextTable(name="audit", key=("id",), start=(-1,), sealed=("before", "after"), fixed=True),
 )

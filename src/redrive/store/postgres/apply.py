@@ -12,6 +12,7 @@ from typing import Any
 from redrive.core.outbox import SinkLease
 from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.core.transitions import EntryWrite, RunWrite, Transition, TransitionResult
+from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, to_json_text
 from redrive.store.postgres import messages
 from redrive.store.postgres.connection import (
@@ -25,10 +26,14 @@ from redrive.store.postgres.connection import (
 from redrive.store.postgres.fast_path import apply_few
 from redrive.store.postgres.messages import rest_json, starts_json
 from redrive.store.postgres.runs import drop_index, put_index
+from redrive.store.postgres.session import PostgresSession
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
+from redrive.store.session import Statements
 from redrive.store.sql_files import load_numbered_statements
+from redrive.store.workers import ReceiptWrite, StaleBatch
 
 SQL = load_numbered_statements(__package__, "writes.sql")
+WORKERS = Statements("workers.sql")
 _Row = tuple[Any, ...]
 _CHANGES = ("c_t", "c_status", "c_wake_in", "c_release", "c_take", "c_final", "c_deaths", "c_diverged", "c_parked_on")
 _RESULTS = ("r_t", "r_tenant", "r_output", "r_failure")
@@ -79,6 +84,23 @@ async def apply(
                     SQL["set_end"], runs=sorted(ends_as), ends=[ends_as[run] for run in sorted(ends_as)]
                 )
         return results
+
+
+async def apply_once(
+    connection: Connection,
+    clock: DatabaseClock,
+    transitions: Sequence[Transition],
+    worker: int | None,
+    receipt: Callable[[Sequence[TransitionResult]], ReceiptWrite],
+) -> list[TransitionResult]:
+    """Apply a batch and record its receipt; raise StaleBatch if it is not the next batch of its worker."""
+    async with connection.transaction():
+        results = await apply(connection, clock, transitions, worker)
+        written = as_dict(receipt(results))
+        del written["tenant"]
+        if not await PostgresSession(connection, clock).rows(WORKERS["put_receipt"], **written):
+            raise StaleBatch(Reason(ReasonCode.BATCH_STALE))
+    return results
 
 
 def _changes_index(transition: Transition) -> bool:

@@ -163,7 +163,7 @@ async def claim(connection: Connection, clock: DatabaseClock, claim: ClaimReques
     """Give a worker due runs, each under a fence one higher than before."""
     if not claim.workflows or claim.capacity < 1:
         return ClaimResult(runs=[], now=clock.now(), next_in=None, after=claim.after)
-    after = claim.after or workers.LANE_START
+    after = claim.after or claim.first_lane
     rows = await connection.rows(
         CLAIM_SQL["find_due_lanes"],
         now=clock.given(),
@@ -173,7 +173,8 @@ async def claim(connection: Connection, clock: DatabaseClock, claim: ClaimReques
         queue=after.queue,
         rank=after.rank,
         workflow=after.workflow,
-        wraps=after != workers.LANE_START,
+        wraps=after != claim.first_lane,
+        only=claim.tenant,
         capacity=claim.capacity,
         most=workers.MOST_LANES,
         suspect=claim.suspect,

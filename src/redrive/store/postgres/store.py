@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from typing import Any
 
@@ -30,7 +30,7 @@ from redrive.store.session import Database
 from redrive.store.sql_files import load_statements, number_parameters
 from redrive.store.store import SqlStore
 from redrive.store.tenant_view import TenantView
-from redrive.store.workers import Catalogue, ClaimRequest, ClaimResult, NewWorker, WorkerRow
+from redrive.store.workers import Catalogue, ClaimRequest, ClaimResult, NewWorker, ReceiptWrite, WorkerRow
 
 log = logging.getLogger("redrive.store")
 _RESEAL_SQL = load_statements(__package__, "reseal.sql")
@@ -126,6 +126,22 @@ class PostgresStore(SqlStore):
         answers = await self._pool.run(
             lambda connection: apply.apply(connection, self._clock, transitions, worker, carriers)
         )
+        return self._notify_if_due(transitions, answers)
+
+    async def _apply_once(
+        self,
+        transitions: Sequence[Transition],
+        worker: int | None,
+        receipt: Callable[[Sequence[TransitionResult]], ReceiptWrite],
+    ) -> list[TransitionResult]:
+        answers = await self._pool.run(
+            lambda connection: apply.apply_once(connection, self._clock, transitions, worker, receipt)
+        )
+        return self._notify_if_due(transitions, answers)
+
+    def _notify_if_due(
+        self, transitions: Sequence[Transition], answers: list[TransitionResult]
+    ) -> list[TransitionResult]:
         if any(_makes_due(*pair) for pair in zip(transitions, answers, strict=True)):
             self._notifier.notify()
         return answers

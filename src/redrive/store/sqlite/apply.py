@@ -12,12 +12,17 @@ from redrive.clock import MICROS
 from redrive.core.outbox import SinkLease
 from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.core.transitions import AttemptWrite, AuditWrite, EntryWrite, RunWrite, Transition, TransitionResult
+from redrive.reasons import Reason, ReasonCode
+from redrive.records import as_dict
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
+from redrive.store.session import Statements
 from redrive.store.sql_files import load_statements
 from redrive.store.sqlite.connection import Row, Write, multi_row_statements, write_many
 from redrive.store.sqlite.messages import publish, write_rest
+from redrive.store.workers import ReceiptWrite, StaleBatch
 
 SQL = load_statements(__package__, "writes.sql")
+WORKERS = Statements("workers.sql").texts("sqlite")
 
 # A plan that waited longer for the write lock is made again: its times count from the moment it was made.
 _PLAN_LIFETIME = MICROS // 10
@@ -227,3 +232,13 @@ def _attempt_is_open(con: sqlite3.Connection, transition: Transition) -> bool:
     if transition.only_if is None:
         return True
     return con.execute(SQL["open_attempt"], (transition.run, *transition.only_if)).fetchone() is not None
+
+
+def apply_once(
+    con: sqlite3.Connection, batch: TransitionBatch, receipt: Callable[[Sequence[TransitionResult]], ReceiptWrite]
+) -> list[TransitionResult]:
+    """Apply a batch and record its receipt; raise StaleBatch if it is not the next batch of its worker."""
+    results = batch.apply(con)
+    if not con.execute(WORKERS["put_receipt"], as_dict(receipt(results))).fetchall():
+        raise StaleBatch(Reason(ReasonCode.BATCH_STALE))
+    return results

@@ -143,9 +143,9 @@ def find_lanes(con: sqlite3.Connection, now: int, claim: ClaimRequest) -> LaneSc
     found = LaneScan(workflows=workflows, after=claim.after)
     if not found.workflows or claim.capacity < 1:
         return found
-    workers.scan_lanes(_lanes_from(con, claim.after or workers.LANE_START), now, claim, found)
+    workers.scan_lanes(_lanes_from(con, claim), now, claim, found)
     if claim.suspect:
-        found.next_at = workers.earliest_time(found.next_at, _read_next_suspect(con, found.workflows, claim.queues)[1])
+        found.next_at = workers.earliest_time(found.next_at, _read_next_suspect(con, found.workflows, claim)[1])
     return found
 
 
@@ -154,7 +154,7 @@ def claim_runs(con: sqlite3.Connection, now: int, claim: ClaimRequest, found: La
     worker = con.execute(CLAIM_SQL["worker_version"], (claim.worker,)).fetchone()
     if worker is None:
         return empty_claim(now, claim.after)
-    suspect, suspect_at = _read_next_suspect(con, found.workflows, claim.queues) if claim.suspect else (None, None)
+    suspect, suspect_at = _read_next_suspect(con, found.workflows, claim) if claim.suspect else (None, None)
     ids = [suspect] if suspect is not None and suspect_at is not None and suspect_at <= now else []
     free = claim.capacity - len(ids)
     chosen = workers.choose_fairly(_candidates(con, now, found.due, free), free)
@@ -183,11 +183,16 @@ def empty_claim(now: int, after: Lane | None, next_at: int | None = None) -> Cla
     return ClaimResult(runs=[], now=now, next_in=workers.time_until(now, next_at), after=after)
 
 
-def _lanes_from(con: sqlite3.Connection, start: Lane) -> Iterator[tuple[Lane, int]]:
-    """Yield every lane with the time its first run is due: those behind the start, then the others."""
-    yield from read_lanes(con, start)
-    if start != workers.LANE_START:
-        for lane, head in read_lanes(con):
+def _lanes_from(con: sqlite3.Connection, claim: ClaimRequest) -> Iterator[tuple[Lane, int]]:
+    """Yield every lane of a claim with the time its first run is due: those behind its start, then the others."""
+    first, tenant = claim.first_lane, claim.tenant
+    start = claim.after or first
+    for lane, head in read_lanes(con, start):
+        if tenant is not None and lane.tenant != tenant:
+            break
+        yield lane, head
+    if start != first:
+        for lane, head in read_lanes(con, first):
             if workers.lane_key(lane) > workers.lane_key(start):
                 return
             yield lane, head
@@ -206,11 +211,11 @@ def read_lanes(
 
 
 def _read_next_suspect(
-    con: sqlite3.Connection, workflows: Sequence[str], queues: Sequence[str] | None
+    con: sqlite3.Connection, workflows: Sequence[str], claim: ClaimRequest
 ) -> tuple[int, int] | tuple[None, None]:
-    names = {"workflows": workflows, "queues": queues}
+    names = {"workflows": workflows, "queues": claim.queues}
     lists = {name: None if given is None else json.dumps(given, ensure_ascii=False) for name, given in names.items()}
-    row = con.execute(CLAIM_SQL["next_suspect"], lists).fetchone()
+    row = con.execute(CLAIM_SQL["next_suspect"], {**lists, "tenant": claim.tenant}).fetchone()
     return row or (None, None)
 
 

@@ -27,7 +27,7 @@ from redrive.store.sqlite.threads import FileConnections, MemoryConnection, excl
 from redrive.store.sqlite.transaction import StepTransaction
 from redrive.store.store import SqlStore
 from redrive.store.tenant_view import TenantView
-from redrive.store.workers import ClaimRequest, ClaimResult
+from redrive.store.workers import ClaimRequest, ClaimResult, ReceiptWrite
 
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[Session], Coroutine[Any, Any, Result]]
@@ -185,6 +185,15 @@ class SqliteStore(SqlStore):
         self, transitions: Sequence[Transition], worker: int | None, carriers: Sequence[SinkLease]
     ) -> list[TransitionResult]:
         return await self._connections.write(apply.TransitionBatch(self.now, transitions, worker, carriers).apply)
+
+    async def _apply_once(
+        self,
+        transitions: Sequence[Transition],
+        worker: int | None,
+        receipt: Callable[[Sequence[TransitionResult]], ReceiptWrite],
+    ) -> list[TransitionResult]:
+        batch = apply.TransitionBatch(self.now, transitions, worker)
+        return await self._connections.write(lambda con: apply.apply_once(con, batch, receipt))
 
     def _transaction(self, limit: float) -> Transaction:
         return StepTransaction(self._connections, self._clock, limit)

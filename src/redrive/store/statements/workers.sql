@@ -15,9 +15,9 @@ ON CONFLICT (version) DO NOTHING;
 
 -- name: put_catalogue
 -- Insert or replace a catalogue item. A version that is not a hash of the code may change its contents.
-INSERT INTO redrive.catalogue AS c (kind, name, version, options, schema_in, schema_out)
-VALUES (:kind, :name, :version, :options, :schema_in, :schema_out)
-ON CONFLICT (kind, name, version) DO UPDATE SET
+INSERT INTO redrive.catalogue AS c (tenant, kind, name, version, options, schema_in, schema_out)
+VALUES (:tenant, :kind, :name, :version, :options, :schema_in, :schema_out)
+ON CONFLICT (kind, name, tenant, version) DO UPDATE SET
     options = excluded.options, schema_in = excluded.schema_in, schema_out = excluded.schema_out
 WHERE c.options <> excluded.options OR c.schema_in <> excluded.schema_in OR c.schema_out <> excluded.schema_out;
 
@@ -31,3 +31,28 @@ ORDER BY w.id DESC;
 -- name: lease_of
 -- The length of a worker's lease.
 SELECT lease FROM redrive.workers WHERE id = :worker;
+
+-- name: names_for_all
+-- Those of these workflows and steps that code for all tenants registered.
+SELECT DISTINCT c.name FROM redrive.catalogue AS c
+WHERE c.tenant = '' AND c.kind IN ('workflow', 'step') AND c.name = ANY (CAST(:names AS text[])) ORDER BY c.name;
+
+-- name: insert_remote_worker
+-- Insert what is known of a worker that registered through a server.
+INSERT INTO redrive.remote_workers (worker, tenant, token, number, digest, answer)
+VALUES (CAST(:worker AS bigint), :tenant, :token, 0, '', '');
+
+-- name: remote_worker
+-- A worker that registered through a server, with the last batch that it sent.
+SELECT r.worker, r.tenant, r.token, r.number, r.digest, r.answer, w.version, w.workflows, w.queues, w.state, w.lease
+FROM redrive.remote_workers AS r JOIN redrive.workers AS w ON w.id = r.worker WHERE r.worker = CAST(:worker AS bigint);
+
+-- name: count_remote_workers
+-- The number of live workers that registered with a token.
+SELECT COUNT(*) FROM redrive.remote_workers AS r JOIN redrive.workers AS w ON w.id = r.worker
+WHERE r.token = :token AND w.state = 'LIVE';
+
+-- name: put_receipt
+-- Record a batch as the worker's last one; no row if the batch is not the next.
+UPDATE redrive.remote_workers SET number = CAST(:number AS bigint), digest = :digest, answer = :answer
+WHERE worker = CAST(:worker AS bigint) AND number = CAST(:number AS bigint) - 1 RETURNING worker;

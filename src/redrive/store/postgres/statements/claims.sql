@@ -40,11 +40,13 @@ WITH RECURSIVE clock AS (
         (SELECT r.tenant, r.queue, r.rank, r.workflow, r.available_at AS head, walk.around FROM redrive.runs AS r
          WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths = 0
            AND (r.tenant, r.queue, r.rank, r.workflow) > (walk.tenant, walk.queue, walk.rank, walk.workflow)
+           AND (CAST(:only AS text) IS NULL OR r.tenant = CAST(:only AS text))
          ORDER BY r.tenant, r.queue, r.rank, r.workflow, r.available_at, r.id LIMIT 1)
         UNION ALL
         (SELECT r.tenant, r.queue, r.rank, r.workflow, r.available_at, true FROM redrive.runs AS r
          WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths = 0
            AND CAST(:wraps AS boolean) AND NOT walk.around
+           AND (CAST(:only AS text) IS NULL OR r.tenant = CAST(:only AS text))
          ORDER BY r.tenant, r.queue, r.rank, r.workflow, r.available_at, r.id LIMIT 1)
         LIMIT 1) AS next
     CROSS JOIN LATERAL (
@@ -74,6 +76,7 @@ LEFT JOIN LATERAL (
         SELECT r.id, r.available_at FROM redrive.runs AS r
         WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths > 0 AND r.workflow = n.name
           AND (CAST(:queues AS text[]) IS NULL OR r.queue = ANY (CAST(:queues AS text[])))
+          AND (CAST(:only AS text) IS NULL OR r.tenant = CAST(:only AS text))
         ORDER BY r.available_at, r.id LIMIT 1) AS one
     WHERE CAST(:suspect AS boolean)
     ORDER BY one.available_at, one.id LIMIT 1) AS suspect ON true

@@ -187,20 +187,32 @@ CREATE TABLE workers (
     lease_until INTEGER NOT NULL
 );
 
--- The catalogue: what each version of the user's code contains. seq is the order in which versions were first seen.
+-- Workers that reach the store through a server, with the token that registered each. Tenant '' stands for all.
+-- number, digest and answer belong to the last batch of outcomes that was applied, so that a repeat gets the same answer.
+CREATE TABLE remote_workers (
+    worker INTEGER PRIMARY KEY,
+    tenant TEXT    NOT NULL,
+    token  TEXT    NOT NULL,
+    number INTEGER NOT NULL,
+    digest TEXT    NOT NULL,
+    answer TEXT    NOT NULL
+);
+
+-- The catalogue: what each version of the user's code contains. Tenant '' stands for all. seq is the order in which versions were first seen.
 CREATE TABLE versions (
     seq           INTEGER PRIMARY KEY AUTOINCREMENT,
     version       TEXT    NOT NULL UNIQUE,
     first_seen_at INTEGER NOT NULL
 );
 CREATE TABLE catalogue (
+    tenant     TEXT NOT NULL,
     kind       TEXT NOT NULL CHECK (kind IN ('workflow', 'step')),
     name       TEXT NOT NULL,
     version    TEXT NOT NULL,
     options    TEXT NOT NULL,
     schema_in  TEXT NOT NULL,
     schema_out TEXT NOT NULL,
-    PRIMARY KEY (kind, name, version)
+    PRIMARY KEY (kind, name, tenant, version)
 ) WITHOUT ROWID;
 
 CREATE TABLE policies (
@@ -719,7 +731,7 @@ CREATE TABLE access_tokens (
     id          TEXT    PRIMARY KEY,
     tenant      TEXT    NOT NULL,
     kind        TEXT    NOT NULL CHECK (kind IN ('key', 'jwt', 'code')),
-    role        TEXT    NOT NULL CHECK (role IN ('OWNER', 'ADMIN', 'STAFF', 'VIEWER')),
+    role        TEXT    NOT NULL CHECK (role IN ('OWNER', 'ADMIN', 'STAFF', 'VIEWER', 'WORKER')),
     name        TEXT    NOT NULL,
     created_by  TEXT    NOT NULL,
     maker_user  TEXT,

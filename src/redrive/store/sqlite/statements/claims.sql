@@ -66,6 +66,7 @@ FROM json_each(:workflows) AS known CROSS JOIN runs ON runs.id = (
     SELECT id FROM runs INDEXED BY runs_suspect_of
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0 AND workflow = known.value
       AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
+      AND (:tenant IS NULL OR tenant = :tenant)
     ORDER BY available_at, id LIMIT 1)
 ORDER BY runs.available_at, runs.id LIMIT 1;
 

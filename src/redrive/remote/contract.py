@@ -78,6 +78,8 @@ def make_error(status: int, code: str, detail: str | Reason) -> errors.RedriveEr
         return errors.StoreUnavailable(detail)
     if status == 409:
         return errors.Conflict(detail)
+    if status == 426:
+        return errors.ConfigurationError(detail)
     return errors.InputError(detail) if status in _INPUT_STATUSES else errors.StoreError(detail)
 
 

@@ -1,0 +1,260 @@
+"""The runtime of an app whose URL is that of a server: a remote worker, and the desk over HTTP.
+
+Everything that workflow code can do works as beside the store. What needs the store itself is refused when the app is
+opened, with the name of the thing and what to do instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from redrive.app.results import Results, RunResult
+from redrive.app.runtime import Runtime
+from redrive.clock import MICROS, Clock
+from redrive.core.idempotency import decode_key
+from redrive.core.states import RunStatus
+from redrive.core.transitions import NewRun
+from redrive.desk.runs import StartRequest
+from redrive.duration import to_datetime
+from redrive.errors import ConfigurationError
+from redrive.observability.counters import Counters
+from redrive.observability.tracing import current_traceparent, make_tracing
+from redrive.remote.backend import RemoteBackend
+from redrive.remote.client import TOKEN_VARIABLE, Address, Client
+from redrive.remote.desk import Remote
+from redrive.settle.settler import parse_run_options
+from redrive.store.port import Store
+from redrive.store.runs import StartResult, caller_key
+from redrive.worker.attempt import Attempt
+from redrive.worker.rollback import ActionRunner
+from redrive.worker.worker import Worker, WorkerSettings
+
+if TYPE_CHECKING:
+    from redrive.app.app import Redrive
+
+_POLL_INTERVAL = 20.0  # seconds after which an idle worker claims without a hint of the server
+_RESULTS_PER_REQUEST = 500
+
+
+class RemoteRuntime(Runtime):
+    """The parts of an open app that reaches its store through a server."""
+
+    def __init__(self, app: Redrive, clock: Clock) -> None:
+        settings = app.settings
+        self._app = app
+        self.clock = clock
+        self._address = Address.read(settings.url)
+        self._token = settings.token
+        if not self._token:
+            raise ConfigurationError(
+                f"the URL is that of a server: put the token into {TOKEN_VARIABLE}, or give token="
+            )
+        if not (self._address.secure or settings.allow_plain or _is_loopback(self._address.host)):
+            raise ConfigurationError(
+                f"{self._address} has no https, so others on the network could read the token and the "
+                "payloads: write https://, or set REDRIVE_ALLOW_PLAIN=yes if the network is private"
+            )
+        _refuse_what_needs_the_store(app)
+        self.remote = remote = Remote(settings.url, self._token, app.registered_steps)
+        self.runs, self.dlq, self.starter = remote.runs, remote.dlq, remote.starter
+        self.sagas = _RemoteSagas(remote)  # type: ignore[assignment]
+        self.policies, self.circuits, self.outbox = remote.policies, remote.circuits, remote.outbox
+        self.audit, self.notifications, self.schedules = remote.audit, remote.notifications, remote.schedules
+        self.views, self.workflows, self.sinks = remote.views, remote.workflows, remote.sinks
+        self.tracing = make_tracing()
+        self.counters: Counters | None = None
+        self.endpoint = None
+        self.ring_listeners = set()
+        self.worker: Worker | None = None
+        self._backend: RemoteBackend | None = None
+        self._source = _ServerResults(Client(self._address, self._token))
+        self.results = Results(self._source, lambda: set() if self.worker is None else self.worker.runs_reported_here())
+        self._actions = ActionRunner(app.follow_up_steps.connections, app.follow_up_steps.allowed)
+
+    @property
+    def result_source(self) -> _ServerResults:
+        return self._source
+
+    def now(self) -> int:
+        return self.clock.now() if self._backend is None else self._backend.now()
+
+    @property
+    def store(self) -> Store:
+        """The store, which only the server has."""
+        raise ConfigurationError(
+            f"this needs a database, and {self._address} is a server: use the URL of the database instead"
+        )
+
+    async def open(self) -> None:
+        """Do nothing: the first request connects."""
+
+    async def check_readable(self) -> None:
+        """Do nothing: the server has the keys."""
+
+    async def work(
+        self,
+        *,
+        automatic: bool = True,
+        store: Store | None = None,
+        wrap_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
+    ) -> Worker:
+        """Start a worker that claims and settles through the server. The server does the chores."""
+        app, settings = self._app, self._app.settings
+        backend = self._backend = RemoteBackend(self._address, self._token, self.clock)
+        worker = Worker(
+            backend,
+            self.clock,
+            WorkerSettings(
+                name=f"{socket.gethostname()}:{os.getpid()}",
+                queues=settings.queues or None,
+                concurrency=settings.concurrency,
+                lease=settings.lease,
+                grace=settings.grace,
+                hold=settings.hold,
+                code_wait=settings.code_wait,
+                max_payload=settings.max_payload,
+                poll=_POLL_INTERVAL,
+            ),
+            workflows={name: workflow.definition for name, workflow in app.registered_workflows.items()},
+            catalogue=app.catalogue(),
+            steps=app.registered_steps,
+            actions=self._actions,
+            rules=app.rules,
+            has_circuits=any(step.options.circuit for step in app.registered_steps.values()),
+            on_ended=self.results.on_run_ended,
+            wrap_step=wrap_step,
+            tracing=self.tracing,
+        )
+        await worker.start(automatic=automatic)
+        self.worker = worker
+        return worker
+
+    async def close(self) -> None:
+        """Stop the worker, then close all connections."""
+        if self.worker is not None:
+            await self.worker.stop()
+        if self._backend is not None:
+            self._backend.close()
+        await self._actions.close()
+        self.results.close()
+        self._source.close()
+        async with self.remote.client():
+            pass  # closes its connection
+
+    async def start(self, runs: Sequence[NewRun]) -> list[StartResult]:
+        """Start runs. If the worker of this process has time, it holds them from the beginning."""
+        backend = self._backend
+        if self.worker is None or backend is None:
+            return await self.starter.start([_make_request(self._app, run) for run in runs])
+        async with self.worker.claimer.reserve(runs) as reservation:
+            started = await self.answered(lambda: backend.start(runs, worker=reservation.worker_id))
+            reservation.started = started
+        return started
+
+    def starting(self, workflow: str) -> AbstractContextManager[str | None]:
+        return nullcontext(current_traceparent()) if self.tracing is None else self.tracing.starting(workflow)
+
+    @property
+    def refused(self) -> asyncio.Future[Any] | None:
+        """Is done when the server refuses the token of the worker."""
+        return None if self._backend is None else self._backend.refused
+
+
+class _ServerResults:
+    """Results of runs from a server."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def runs_by_id(self, public_ids: Sequence[str]) -> list[RunResult]:
+        """Return those of the runs that exist."""
+        found: list[RunResult] = []
+        for begin in range(0, len(public_ids), _RESULTS_PER_REQUEST):
+            body = {"ids": list(public_ids[begin : begin + _RESULTS_PER_REQUEST])}
+            for each in (await self._client.request("POST", "runs:results", body=body))["runs"]:
+                status = RunStatus(each["status"])
+                found.append(RunResult(each["id"], status, each.get("output"), each.get("failure")))
+        return found
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class _RemoteSagas:
+    """The rollbacks of a server."""
+
+    def __init__(self, remote: Remote) -> None:
+        self.get = remote.saga
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _refuse_what_needs_the_store(app: Redrive) -> None:
+    """Refuse an app that registered something that only a process beside the store can do."""
+    transactional = [step.name for step in app.registered_steps.values() if step.options.transactional]
+    if transactional:
+        raise ConfigurationError(
+            f"step {transactional[0]!r} is transactional, and a remote worker has no transaction to join: use "
+            "step.idempotency_key with the other service, or run this workflow on a worker beside the store"
+        )
+    if app.registered_sinks:
+        name = next(iter(app.registered_sinks))
+        raise ConfigurationError(
+            f"sink {name!r} delivers messages from the store: register it in the app of `redrive server --app` or of a "
+            "worker beside the store"
+        )
+    if app.channels or app.texts:
+        raise ConfigurationError(
+            "notifications are sent beside the store: register channels and texts in the app of `redrive server --app`"
+        )
+    scheduled = [workflow.name for workflow in app.registered_workflows.values() if workflow.schedules]
+    if scheduled:
+        raise ConfigurationError(
+            f"workflow {scheduled[0]!r} has a schedule, which a process beside the store keeps: register it in the app "
+            "of `redrive server --app` or of a worker beside the store"
+        )
+
+
+def _make_request(app: Redrive, run: NewRun) -> StartRequest:
+    """Return a start as the API takes it."""
+    options: dict[str, Any] = {"tenant": run.tenant, "queue": run.queue, "priority": run.priority}
+    stored, default = parse_run_options(run.options), app.registered_workflows[run.workflow].startable().options
+    if run.delay:
+        options["delay"] = run.delay / MICROS
+    if run.deadline is not None:
+        options["deadline"] = to_datetime(run.deadline).isoformat()
+    if run.timeout is not None:
+        options["timeout"] = (run.timeout - run.delay) / MICROS
+    if run.correlation_id is not None:
+        options["correlation_id"] = run.correlation_id
+    if stored.override is not None:
+        options["retry"] = stored.override
+    if stored.limits is not None:
+        options["step_timeout"], options["heartbeat_timeout"] = stored.limits.timeout, stored.limits.heartbeat_timeout
+    if stored.on_failure is not None and stored.on_failure != default.on_failure:
+        own = [each.workflow for each in stored.on_failure.handlers if not each.for_all]
+        options["on_failure"] = own[0] if own else None
+        options["failure_queue"] = stored.on_failure.queue
+    event = None
+    if run.key is not None:
+        kind, parts = decode_key(run.key)
+        if kind == "idem_evt":
+            event = (parts[1], parts[2])
+        else:
+            options["idempotency_key"] = caller_key(run.key)
+    given = {name: value for name, value in options.items() if value is not None}
+    return StartRequest(workflow=run.workflow, event=event, input=json.loads(run.input), options=given)

@@ -1,0 +1,369 @@
+"""The backend of a remote worker: its calls as requests to a server.
+
+    settle     one batch at a time, numbered and repeated until it is answered; a repeat gets the same answer
+    wait       a long poll beside the claims: nothing is claimed for a connection that is gone
+    lease      heartbeats on a connection and a thread of their own
+
+A request without an answer is repeated: each is safe to repeat. If the server refuses the token, the work ends, and
+`refused` has the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from redrive.clock import MICROS, Clock
+from redrive.core.journal import EntryRow
+from redrive.core.outbox import SinkLease
+from redrive.core.outcomes import AttemptStarted, EntryRef, Outcome, RunView
+from redrive.core.run_options import RunOptions
+from redrive.core.transitions import NewRun, Transition
+from redrive.errors import (
+    Conflict,
+    DataRefused,
+    InputError,
+    NotAllowed,
+    NotFound,
+    NotSignedIn,
+    PayloadError,
+    RedriveError,
+    StoreError,
+    StoreUnavailable,
+)
+from redrive.observability.counters import SettleListener
+from redrive.remote import wire
+from redrive.remote.client import Address, Client
+from redrive.settle.settler import Settled, make_refused
+from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
+from redrive.store.port import Transaction
+from redrive.store.runs import AttemptRow, StartResult
+from redrive.store.store import repeat_until_answered
+from redrive.store.workers import Catalogue, ClaimedRun, ClaimRequest, ClaimResult, HeartbeatReply, NewWorker
+from redrive.worker.backend import RollbackCause
+
+T = TypeVar("T")
+log = logging.getLogger("redrive.remote")
+_THREADS = 16
+_OFFSET_LIFETIME = 30.0  # seconds after which the server's time is estimated anew
+_WAIT = 20.0  # seconds of a long poll, unless the server allows less
+
+
+class RemoteClock:
+    """The server's time, estimated from its answers. The clock of this machine may be wrong."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset = 0
+        self._error = math.inf
+        self._learned_at = -math.inf
+
+    def now(self) -> int:
+        """Return the server's time in microseconds since 1970."""
+        return int(self._clock.monotonic() * MICROS) + self._offset if self._error < math.inf else self._clock.now()
+
+    def learn(self, now: int, asked_at: float) -> None:
+        """Learn from an answer that says the time. The quickest answer of the last seconds is the most exact one."""
+        heard_at = self._clock.monotonic()
+        error = heard_at - asked_at
+        if error <= self._error or heard_at - self._learned_at > _OFFSET_LIFETIME:
+            self._offset = now - int((asked_at + heard_at) / 2 * MICROS)
+            self._error, self._learned_at = error, heard_at
+
+
+class RemoteBackend:
+    """The backend of one worker, on a server."""
+
+    wanted: frozenset[str] = frozenset()
+    listeners: Sequence[SettleListener] = ()
+
+    def __init__(self, address: Address, token: str, clock: Clock) -> None:
+        self._address = address
+        self._token = token
+        self._clock = clock
+        self._time = RemoteClock(clock)
+        self.now = self._time.now
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="redrive-remote")
+        self._idle: list[Client] = []
+        self._busy: set[Client] = set()
+        self._lock = threading.Lock()
+        self._worker = 0
+        self._number = 0
+        self._wait = _WAIT
+        self._limits: wire.WorkerLimits | None = None
+        self._stale = False
+        self.refused: asyncio.Future[RedriveError] = asyncio.get_running_loop().create_future()
+
+    # -- requests -------------------------------------------------------------------------------------
+
+    async def _call(self, path: str, body: Any, kind: Callable[..., T] | Any, *, method: str = "POST") -> Any:
+        """Send a request and return the answer as a record."""
+        given = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
+        asked_at = self._clock.monotonic()
+        try:
+            text = await self._exchange(method, path, given)
+        except (NotSignedIn, NotAllowed) as error:
+            if not self._worker:
+                raise
+            self.refuse(error)
+            raise StoreUnavailable(f"the server refuses the token of this worker: {error}") from error
+        reply = msgspec.json.decode(text, type=kind)
+        now = getattr(reply, "now", None)
+        if isinstance(now, int):
+            self._time.learn(now, asked_at)
+        return reply
+
+    async def _exchange(self, method: str, path: str, body: bytes | None) -> bytes:
+        client = self._idle.pop() if self._idle else Client(self._address, self._token)
+        self._busy.add(client)
+        headers = self.headers()
+        work = functools.partial(client.call, method, f"{wire.WORKER_PATH}/{path}", body, headers)
+        asked = self._threads.submit(work)
+        try:
+            text = await asyncio.wrap_future(asked)
+        except asyncio.CancelledError:
+            client.abort()  # its thread is still waiting for the answer
+            asked.add_done_callback(lambda _: client.close())
+            raise
+        except RedriveError:
+            self._idle.append(client)
+            raise
+        finally:
+            self._busy.discard(client)
+        self._idle.append(client)
+        return text
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of a request."""
+        headers = {wire.PROTOCOL_HEADER: str(wire.PROTOCOL)}
+        if self._worker:
+            headers[wire.WORKER_HEADER] = str(self._worker)
+        return headers
+
+    def refuse(self, error: RedriveError) -> None:
+        """Remember that the server refuses the token."""
+        if not self.refused.done():
+            log.error("the server refuses the token of this worker: %s", error)
+            self.refused.set_result(error)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for client in self._busy:
+            client.abort()
+        for client in self._idle:
+            client.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # -- the worker itself ----------------------------------------------------------------------------
+
+    async def enlist(self, worker: NewWorker, catalogue: Catalogue) -> int:
+        before, self._worker = self._worker, 0
+        call = wire.Registration(
+            name=worker.name, protocols=(wire.PROTOCOL,), catalogue=catalogue, lease=worker.lease, queues=worker.queues
+        )
+        try:
+            registered: wire.Registered = await self._call("register", call, wire.Registered)
+        except (NotSignedIn, NotAllowed) as error:
+            if before:
+                self.refuse(error)
+                raise StoreUnavailable(f"the server refuses the token of this worker: {error}") from error
+            raise
+        self._worker, self._number, self._stale = registered.worker, 0, False
+        self._wait = min(_WAIT, registered.wait / MICROS)
+        self._limits = registered.limits
+        return registered.worker
+
+    async def retire(self, worker: int) -> None:
+        try:
+            await self._call("retire", wire.BeatCall(), wire.Done)
+        except NotFound:
+            log.debug("the server does not know this worker any more")
+
+    def lease_connection(self) -> RemoteLease:
+        return RemoteLease(self, Client(self._address, self._token), self._time, self._clock)
+
+    @property
+    def is_stale(self) -> bool:
+        """True if the server refused the order of the batches, so that the worker has to register again."""
+        return self._stale
+
+    def report_refusal(self, loop: asyncio.AbstractEventLoop, error: RedriveError) -> None:
+        """Remember from another thread that the server refuses the token."""
+        loop.call_soon_threadsafe(self.refuse, error)
+
+    # -- work -----------------------------------------------------------------------------------------
+
+    async def claim(self, claim: ClaimRequest) -> ClaimResult:
+        call = wire.ClaimCall(capacity=claim.capacity, suspect=claim.suspect, after=claim.after)
+        try:
+            found: ClaimResult = await self._call("claim", call, ClaimResult)
+        except NotFound:
+            return ClaimResult(runs=[], now=self.now(), next_in=None, after=claim.after)
+        return found
+
+    async def changed(self) -> None:
+        call = wire.WaitCall(wait=int(self._wait * MICROS))
+        while True:
+            try:
+                reply: wire.WaitReply = await self._call("wait", call, wire.WaitReply)
+            except NotFound as error:
+                raise StoreUnavailable(str(error)) from None
+            if reply.due:
+                return
+
+    async def settle(self, outcomes: Sequence[Outcome], carriers: Sequence[SinkLease] = ()) -> list[Settled]:
+        worker, number = self._worker, self._number + 1
+        if self._stale:
+            return [make_refused(each) for each in outcomes]
+        body = wire.encode_batch(number, outcomes)
+        if self._limits is not None and len(body) > self._limits.body:
+            raise DataRefused(f"the batch has {len(body)} bytes, and the server takes at most {self._limits.body}")
+
+        async def send() -> wire.Answers | None:
+            if worker != self._worker:
+                return None  # the worker was declared dead, and registered again
+            answers: wire.Answers = await self._call("settle", body, wire.Answers)
+            return answers
+
+        try:
+            reply = await repeat_until_answered(send, self._clock)
+        except (InputError, PayloadError) as error:
+            raise DataRefused(str(error)) from error
+        except NotFound:
+            reply = None
+        except Conflict as error:
+            log.error("the server refused a batch, the worker registers again: %s", error)
+            self._stale, reply = True, None
+        if reply is None or worker != self._worker:
+            return [make_refused(each) for each in outcomes]
+        self._number = number
+        pairs = zip(outcomes, reply.answers, strict=True)
+        return [wire.read_answer(outcome, answer, reply.now) for outcome, answer in pairs]
+
+    async def held(self, worker: int) -> list[RunView]:
+        found: list[wire.HeldReply] = await self._call("held", None, list[wire.HeldReply], method="GET")
+        return [each.to_view() for each in found]
+
+    async def _history(self, run: int) -> wire.History:
+        try:
+            found: wire.History = await self._call(f"runs/{run}/history", None, wire.History, method="GET")
+        except NotFound as error:
+            # The run was taken away; its next outcome is refused, and that ends its execution here.
+            raise StoreUnavailable(str(error)) from None
+        return found
+
+    async def journal(self, run: int) -> list[EntryRow]:
+        return (await self._history(run)).journal
+
+    async def attempts(self, run: int) -> list[AttemptRow]:
+        return (await self._history(run)).attempts
+
+    async def rollback_cause(self, run: ClaimedRun) -> RollbackCause:
+        return (await self._history(run.id)).cause
+
+    async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[StartResult]:
+        """Start runs. With a `worker`, which is this one, it holds those that are due."""
+        call = wire.StartCall(runs=list(runs), claim=worker is not None)
+        started: list[StartResult] = await self._call("start", call, list[StartResult])
+        return started
+
+    async def has_live_worker(self, version: str) -> bool:
+        reply: wire.VersionReply = await self._call("version", wire.VersionCall(version=version), wire.VersionReply)
+        return reply.alive
+
+    async def permit(self, ask: PermitRequest) -> Permit:
+        try:
+            permit: Permit = await self._call("permit", ask, Permit)
+        except NotFound as error:
+            raise StoreUnavailable(str(error)) from None
+        return permit
+
+    async def evaluate_circuit(self, place: CircuitKey, settings: str) -> CircuitRow:
+        call = wire.CircuitCall(tenant=place[0], key=place[1], settings=settings)
+        row: CircuitRow = await self._call("circuit", call, CircuitRow)
+        return row
+
+    async def circuits_changed_since(self, since: int) -> list[CircuitRow]:
+        rows: list[CircuitRow] = await self._call("circuits", wire.CircuitsCall(since=since), list[CircuitRow])
+        return rows
+
+    async def count_successes(self, counts: Sequence[SuccessCount]) -> None:
+        await self._call("circuits", wire.CircuitsCall(successes=tuple(counts)), list[CircuitRow])
+
+    def transaction(self, limit: float) -> Transaction:
+        return _refuse_transaction()
+
+
+def _refuse_transaction() -> NoReturn:
+    raise StoreError("a transactional step needs a worker beside the store")  # `RemoteRuntime` refuses such an app
+
+
+class RemoteLease:
+    """The heartbeats of a remote worker, sent by the lease's thread."""
+
+    def __init__(self, backend: RemoteBackend, client: Client, time: RemoteClock, clock: Clock) -> None:
+        self._backend = backend
+        self._client = client
+        self._time = time
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+
+    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
+        """Renew the lease; a server that does not know the worker any more has declared it dead."""
+        if self._backend.is_stale:
+            return HeartbeatReply(alive=False, held=frozenset(), now=self._time.now())
+        steps = tuple(
+            wire.StepHeartbeat(run=run, index=index, details=details) for (run, index), details in heartbeats.items()
+        )
+        asked_at = self._clock.monotonic()
+        try:
+            text = self._send("beat", msgspec.json.encode(wire.BeatCall(steps=steps)), worker)
+        except NotFound:
+            return HeartbeatReply(alive=False, held=frozenset(), now=self._time.now())
+        except (NotSignedIn, NotAllowed) as error:
+            self._backend.report_refusal(self._loop, error)
+            raise
+        reply = msgspec.json.decode(text, type=wire.BeatReply)
+        self._time.learn(reply.now, asked_at)
+        return HeartbeatReply(alive=reply.alive, held=frozenset(reply.held), now=reply.now)
+
+    def record(self, worker: int, marks: Sequence[Transition]) -> None:
+        """Record that attempts began, while the loop is blocked."""
+        self._send("begun", wire.encode_begun([_read_mark(each) for each in marks]), worker)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _send(self, path: str, body: bytes, worker: int) -> bytes:
+        headers = {**self._backend.headers(), wire.WORKER_HEADER: str(worker)}
+        return self._client.call("POST", f"{wire.WORKER_PATH}/{path}", body, headers)
+
+
+def _read_mark(transition: Transition) -> AttemptStarted:
+    """Return the outcome that a begin mark was made from."""
+    (entry,) = transition.entries
+    return AttemptStarted(
+        run=RunView(
+            id=transition.run,
+            public_id="",
+            tenant=transition.tenant,
+            workflow="",
+            fence=transition.fence,
+            input="null",
+            options=RunOptions(),
+        ),
+        place=EntryRef(entry.index, entry.key, entry.kind, entry.name),
+        attempt=entry.attempt,
+        input=entry.input or "null",
+        options=entry.options or "{}",
+        limit=entry.limit_in or 0,
+        began_ago=entry.began_ago,
+    )

@@ -1,0 +1,589 @@
+"""Remote workers of a server: their registrations, claims, batches of outcomes and heartbeats.
+
+A worker says what happened, and the server decides: with the same settler, the same fences and the same store as a
+worker beside the store. Nothing but caches lives here, so any server may answer any request of a worker.
+
+    session     a worker that registered, bound to its token; the runs that it holds
+    settle      decide on a batch, once: its receipt is part of the commit, and a repeat gets the recorded answer
+    room        long polls that wait for work
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from redrive.clock import MICROS, Clock
+from redrive.core.audit import AuditEvent
+from redrive.core.decide_step import record_start
+from redrive.core.idempotency import decode_key, message_id
+from redrive.core.new_run import extract_index_values
+from redrive.core.outbox import check_message_key, check_topic
+from redrive.core.outcomes import AttemptStarted, Outcome, RunView
+from redrive.core.roles import ALL_TENANTS, Principal
+from redrive.core.transitions import AuditWrite, MessageWrite, NewRun, Transition, TransitionResult
+from redrive.errors import InputError, NotAllowed, NotFound, StoreError
+from redrive.reasons import Reason, ReasonCode, quote
+from redrive.records import replace
+from redrive.remote import wire
+from redrive.server.problems import ProblemError
+from redrive.settle.circuits import after_samples, update_circuit
+from redrive.settle.settler import LocalSettler, make_claimed_run_view, make_lenient_run_view, parse_run_options
+from redrive.store.circuits import CircuitRow, Permit, PermitRequest
+from redrive.store.encryption.keyring import Unreadable
+from redrive.store.port import DeskStore, LeaseConnection, Store
+from redrive.store.runs import StartResult
+from redrive.store.workers import (
+    ClaimedRun,
+    ClaimRequest,
+    ClaimResult,
+    NewWorker,
+    Receipt,
+    RemoteWorkerRow,
+    StaleBatch,
+    live_workers,
+)
+from redrive.worker.backend import RollbackCause
+from redrive.worker.rollback import NOTIFY_TOPIC
+from redrive.worker.worker import make_unreadable_outcome
+
+if TYPE_CHECKING:
+    from redrive.app.runtime import Runtime
+    from redrive.store.tenant_view import TenantView
+
+LIMITS = wire.WorkerLimits(payload=1 << 20, body=16 << 20, batch=256, claim=1000)
+MAX_WORKERS = 100
+"""Live workers of one token."""
+
+LONGEST_WAIT = 20.0
+"""Seconds of a long poll: shorter than the time after which proxies close a connection."""
+
+_SHORTEST_LEASE, _LONGEST_LEASE = 2 * MICROS, 300 * MICROS
+_MAX_SESSIONS = 10_000
+_LOOK_INTERVAL = 1.0  # seconds after which one waiting worker of each kind looks for work without a notification
+_ENGINE_TOPICS = "redrive."
+
+
+class WorkerSession:
+    """A registered worker. `views`: the runs that it holds, by id, as this server has seen them."""
+
+    def __init__(self, row: RemoteWorkerRow, settler: LocalSettler) -> None:
+        self.row = row
+        self.settler = settler
+        self.views: dict[int, RunView] = {}
+        self.one_batch = asyncio.Lock()
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Workers of one kind can do the same work."""
+        return self.row.tenant, self.row.workflows, self.row.queues
+
+
+class RemoteWorkers:
+    """The remote workers of a server process."""
+
+    def __init__(self, runtime: Callable[[], Runtime], clock: Clock, max_payload: int) -> None:
+        self._runtime = runtime
+        self._clock = clock
+        self.limits = replace(LIMITS, payload=max_payload)
+        self._sessions: OrderedDict[int, WorkerSession] = OrderedDict()
+        self._lease: LeaseConnection | None = None
+        # One thread: the connection for heartbeats belongs to the thread that uses it.
+        self._lease_thread = ThreadPoolExecutor(1, thread_name_prefix="redrive-remote-lease")
+        self.room = WaitingRoom(lambda: self._store.changed(), clock)
+
+    @property
+    def _store(self) -> Store:
+        return self._runtime().store
+
+    async def wait(self, session: WorkerSession, seconds: float) -> bool:
+        """Wait until there may be work for the worker, for some seconds at most."""
+        self._runtime().ring_listeners.add(self.room.ring_all)
+        return await self.room.wait(session.kind, seconds)
+
+    def close(self) -> None:
+        """End all long polls, and close the connection for heartbeats."""
+        self.room.close()
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            self._lease_thread.submit(lease.close)
+        self._lease_thread.shutdown(wait=False)
+
+    # -- registration ---------------------------------------------------------------------------------
+
+    async def register(self, principal: Principal, call: wire.Registration, address: str) -> wire.Registered:
+        """Register a worker with the code that it has."""
+        if wire.PROTOCOL not in call.protocols:
+            given = ", ".join(map(str, call.protocols[:10])) or "none"
+            reason = Reason(ReasonCode.PROTOCOL_UNSUPPORTED, known=str(wire.PROTOCOL), given=given)
+            raise ProblemError(426, reason, code="protocol_unsupported", title="Other versions are needed")
+        tenant = "" if principal.tenant == ALL_TENANTS else principal.tenant
+        catalogue = call.catalogue
+        names = [item.name for item in (*catalogue.workflows, *catalogue.steps)]
+        workflows = tuple(item.name for item in catalogue.workflows)
+        if principal.workflows is not None and not principal.workflows.issuperset(workflows):
+            raise NotAllowed(Reason(ReasonCode.TOKEN_WORKFLOWS, workflows=tuple(sorted(principal.workflows))))
+        if tenant and (taken := await self._store.names_for_all(names)):
+            reason = Reason(ReasonCode.WORKFLOW_NAME_TAKEN, names=tuple(taken[:20]))
+            raise ProblemError(409, reason, code="name_taken", title="The name is taken")
+        if await self._store.count_remote_workers(principal.token) >= MAX_WORKERS:
+            reason = Reason(ReasonCode.TOO_MANY_WORKERS, most=MAX_WORKERS)
+            raise ProblemError(429, reason, headers={"Retry-After": "30"})
+        new = NewWorker(
+            name=call.name,
+            version=catalogue.version,
+            workflows=workflows,
+            lease=min(max(call.lease, _SHORTEST_LEASE), _LONGEST_LEASE),
+            queues=call.queues,
+            token=principal.token,
+            tenant=tenant,
+        )
+        worker = await self._store.enlist(new, catalogue)
+        after = {"worker": worker, "version": catalogue.version, "from": address}
+        line = AuditWrite(
+            event=AuditEvent.WORKER_REGISTERED.value,
+            tenant=tenant,
+            by=principal.who,
+            subject=call.name,
+            after=json.dumps(after),
+            token=self._clock.new_id(),
+        )
+        await self._store.note([line])
+        return wire.Registered(
+            worker=worker,
+            protocol=wire.PROTOCOL,
+            now=self._store.now(),
+            lease=new.lease,
+            wait=int(LONGEST_WAIT * MICROS),
+            limits=self.limits,
+        )
+
+    async def find_session(self, principal: Principal, worker: int) -> WorkerSession:
+        """Return the session of a worker; raise NotFound unless this token registered it."""
+        session = self._sessions.get(worker)
+        if session is None:
+            row = await self._store.remote_worker(worker) if 0 < worker < 2**53 else None
+            if row is None or row.token != principal.token:
+                raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
+            settler = LocalSettler(self._store, self._clock, worker=worker, listeners=self._runtime().listeners)
+            session = self._sessions[worker] = WorkerSession(row, settler)
+            while len(self._sessions) > _MAX_SESSIONS:
+                self._sessions.popitem(last=False)
+        elif session.row.token != principal.token:
+            raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
+        self._sessions.move_to_end(worker)
+        return session
+
+    async def retire(self, session: WorkerSession) -> None:
+        """Mark a worker as stopped."""
+        await self._store.retire(session.row.worker)
+        self._sessions.pop(session.row.worker, None)
+
+    # -- work -----------------------------------------------------------------------------------------
+
+    async def claim(self, session: WorkerSession, principal: Principal, call: wire.ClaimCall) -> ClaimResult:
+        """Give the worker due runs that its token reaches."""
+        row = session.row
+        workflows = tuple(name for name in row.workflows if principal.workflows is None or name in principal.workflows)
+        claims = await self._store.claim(
+            ClaimRequest(
+                worker=row.worker,
+                workflows=workflows,
+                capacity=min(call.capacity, self.limits.claim),
+                suspect=call.suspect,
+                after=call.after,
+                queues=row.queues,
+                tenant=row.tenant or None,
+            )
+        )
+        runs = [run for run in claims.runs if await self._can_send(session, run)]
+        for run in runs:
+            self._remember(session, run)
+        if len(claims.runs) >= min(call.capacity, self.limits.claim):
+            self.room.ring(session.kind)  # there may be more than this worker could take
+        return replace(claims, runs=runs)
+
+    async def _can_send(self, session: WorkerSession, run: ClaimedRun) -> bool:
+        """Return True if a run can be sent. One that cannot be read becomes a dead letter, as on a local worker."""
+        assert not session.row.tenant or run.tenant == session.row.tenant
+        try:
+            if isinstance(run.input, Unreadable):
+                raise InputError(Reason(ReasonCode.TEXT, text=run.input.why))
+            tuple(run.journal)
+            parse_run_options(run.options)
+        except Exception as error:  # of any kind, as in the worker
+            await session.settler.settle([make_unreadable_outcome(run, error)])
+            return False
+        return True
+
+    def _remember(self, session: WorkerSession, run: ClaimedRun) -> None:
+        options = parse_run_options(run.options)
+        session.views[run.id] = make_claimed_run_view(run, options, session.row.version)
+
+    async def find_view(self, session: WorkerSession, run: int, fence: int | None = None) -> RunView | None:
+        """Return a run that the worker holds; None if it holds no such run, or held it under another fence."""
+        view = session.views.get(run)
+        if view is None or (fence is not None and view.fence != fence):
+            await self._read_held(session)
+            view = session.views.get(run)
+        return None if view is None or (fence is not None and view.fence != fence) else view
+
+    async def _read_held(self, session: WorkerSession) -> None:
+        """Read the runs that the worker holds: another server gave them to it, or this one was started again."""
+        row = session.row
+        held = [each.run for each in await self._store.held(row.worker)]
+        for run in held:
+            if row.tenant and run.tenant != row.tenant:
+                raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
+        before = session.views
+        session.views = {}
+        for run in held:
+            known = before.get(run.id)
+            view = make_lenient_run_view(run)
+            if not view.undoing and run.version != row.version:
+                view = replace(view, new_version=row.version)
+            session.views[run.id] = known if known is not None and known.fence == run.fence else view
+
+    async def list_held(self, session: WorkerSession) -> list[wire.HeldReply]:
+        """Return the runs that the worker holds."""
+        await self._read_held(session)
+        return [
+            wire.HeldReply(
+                id=view.id, public_id=view.public_id, tenant=view.tenant, workflow=view.workflow, fence=view.fence
+            )
+            for view in session.views.values()
+        ]
+
+    async def settle(self, session: WorkerSession, body: bytes) -> bytes:
+        """Decide on a batch of outcomes and record the decisions, once; return the answers as JSON."""
+        batch = _decode(wire.Batch, body)
+        if not batch.number or len(batch.outcomes) > self.limits.batch:
+            raise refuse_request(f"a batch has a number from 1 on, and at most {self.limits.batch} outcomes")
+        async with session.one_batch:
+            return await self._settle(session, batch, wire.digest_batch(body))
+
+    async def _settle(self, session: WorkerSession, batch: wire.Batch, digest: str) -> bytes:
+        row, number = session.row, batch.number
+        known = await self._read_outcomes(session, batch.outcomes)
+        outcomes = [each for each in known if each is not None]
+        answer = b""
+
+        def make_receipt(transitions: Sequence[Transition]) -> Receipt:
+            def make_answer(results: Sequence[TransitionResult]) -> str:
+                nonlocal answer
+                pairs = zip(transitions, results, strict=True)
+                made = (wire.make_answer(transition, result.kept) for transition, result in pairs)
+                answers = [wire.Answer(kept=False) if each is None else next(made) for each in known]
+                reply = wire.Answers(
+                    number=number, now=results[0].now if results else self._store.now(), answers=answers
+                )
+                answer = msgspec.json.encode(reply)
+                return answer.decode()
+
+            return Receipt(worker=row.worker, tenant=row.tenant, number=number, digest=digest, make_answer=make_answer)
+
+        session.settler.act_on(self._view(session, [each.run for each in outcomes]))
+        try:
+            settled = await session.settler.settle(outcomes, make_receipt=make_receipt)
+        except StaleBatch:
+            latest = await self._store.remote_worker(row.worker)
+            if latest is not None and (latest.number, latest.digest) == (number, digest):
+                return latest.answer.encode()
+            raise ProblemError(
+                409, Reason(ReasonCode.BATCH_STALE), code="stale_batch", title="The batch is not the next one"
+            ) from None
+        for each in settled:
+            change = each.transition.change
+            if not each.kept or (change is not None and (change.take or change.release)):
+                session.views.pop(each.transition.run, None)
+        if any(each.kept and _makes_due(each.transition) for each in settled):
+            self._runtime().ring()
+        return answer
+
+    async def record_begun(self, session: WorkerSession, call: wire.Begun) -> None:
+        """Record attempts that began, for a worker whose event loop is blocked."""
+        found = await self._read_outcomes(session, call.outcomes[: self.limits.batch])
+        marks = [each for each in found if isinstance(each, AttemptStarted)]
+        if marks:
+            view = self._view(session, [each.run for each in marks])
+            await view.apply([record_start(each) for each in marks], worker=session.row.worker)
+
+    async def _read_outcomes(self, session: WorkerSession, texts: Sequence[msgspec.Raw]) -> list[Outcome | None]:
+        """Return outcomes with the server's view of their runs; None for a run that the worker does not hold."""
+        reported = [self._decode_outcome(place, text) for place, text in enumerate(texts)]
+        views = session.views
+        if any(each.run not in views or views[each.run].fence != each.fence for each in reported):
+            await self._read_held(session)  # once for the whole batch
+        return [self._complete(session, place, each) for place, each in enumerate(reported)]
+
+    def _decode_outcome(self, place: int, text: msgspec.Raw) -> wire.ReportedOutcome:
+        try:
+            reported = wire.decode_outcome(text)
+            check_texts(reported.fields, self.limits.payload)
+        except (ValueError, RecursionError, InputError) as error:  # msgspec's errors are ValueErrors
+            raise self._refuse(place, error) from None
+        return reported
+
+    def _complete(self, session: WorkerSession, place: int, reported: wire.ReportedOutcome) -> Outcome | None:
+        view = session.views.get(reported.run)
+        if view is None or view.fence != reported.fence:
+            return None
+        messages: tuple[MessageWrite, ...] = reported.fields.get("messages", ())
+        if messages:
+            try:
+                index = reported.fields["place"].index
+                rebuilt = tuple(_rebuild_message(view, index, number, each) for number, each in enumerate(messages))
+            except InputError as error:
+                raise self._refuse(place, error) from None
+            reported = replace(reported, fields={**reported.fields, "messages": rebuilt})
+        return reported.complete(view)
+
+    def _refuse(self, place: int, error: Exception) -> ProblemError:
+        reason = Reason(ReasonCode.OUTCOME_INVALID, place=place, why=str(error)[:500])
+        return ProblemError(422, reason, code="bad_outcome", title="An outcome is invalid")
+
+    def _view(self, session: WorkerSession, runs: Sequence[RunView]) -> DeskStore:
+        """Return the store as far as the worker's token reaches, for these runs."""
+        if not session.row.tenant:
+            return self._store
+        view = cast("TenantView", self._store.tenant_view(session.row.tenant))
+        view.admit(runs)
+        return cast("DeskStore", view)
+
+    async def beat(self, session: WorkerSession, call: wire.BeatCall) -> wire.BeatReply:
+        """Renew the worker's lease, and record the heartbeats of its steps."""
+
+        def renew() -> wire.BeatReply:
+            if self._lease is None:
+                self._lease = self._store.lease_connection()
+            reply = self._lease.beat(session.row.worker, {(each.run, each.index): each.details for each in call.steps})
+            return wire.BeatReply(alive=reply.alive, held=sorted(reply.held), now=reply.now)
+
+        return await asyncio.get_running_loop().run_in_executor(self._lease_thread, renew)
+
+    async def read_history(self, session: WorkerSession, run: int) -> wire.History:
+        """Return the record of a run that the worker holds."""
+        view = await self.find_view(session, run)
+        if view is None:
+            raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
+        store = self._store
+        (case,) = await store.cases([view.public_id])
+        letter = None if case.letter is None else await store.letter_of(run)
+        cause = RollbackCause(
+            failure=case.run.failure,
+            has_letter=case.letter is not None,
+            letter_code=None if letter is None else letter.code,
+            letter_failure=None if letter is None else letter.failure,
+        )
+        return wire.History(journal=await store.journal(run), attempts=await store.attempts(run), cause=cause)
+
+    async def start(self, session: WorkerSession, principal: Principal, call: wire.StartCall) -> list[StartResult]:
+        """Start runs of the worker's own workflows; with `claim`, the worker holds those that are due."""
+        parents = {run.parent for run in call.runs} - {None}
+        if parents - {view.public_id for view in session.views.values()}:
+            await self._read_held(session)
+        runs = [self._check_start(session, principal, run) for run in call.runs]
+        view = self._view(session, ())
+        worker = session.row.worker if call.claim and len(runs) <= self.limits.claim else None
+        started = await view.start(runs, worker=worker)
+        for each in started:
+            if each.claimed is not None:
+                self._remember(session, each.claimed)
+        if any(each.new and each.claimed is None for each in started):
+            self._runtime().ring()
+        return started
+
+    def _check_start(self, session: WorkerSession, principal: Principal, run: NewRun) -> NewRun:
+        """Return a run to start, with everything rebuilt that a worker cannot vouch for."""
+        row, allowed = session.row, principal.workflows
+        if row.tenant and run.tenant != row.tenant:
+            raise NotAllowed(Reason(ReasonCode.OTHER_TENANT, tenant=row.tenant))
+        if run.workflow not in row.workflows or (allowed is not None and run.workflow not in allowed):
+            raise NotAllowed(Reason(ReasonCode.TOKEN_WORKFLOWS, workflows=row.workflows))
+        check_texts({"input": run.input}, self.limits.payload)
+        try:
+            options = parse_run_options(run.options)
+            kind, parts = ("", (run.tenant,)) if run.key is None else decode_key(run.key)
+        except Exception as error:  # of any kind: the texts are the worker's
+            raise refuse_request(f"the options or the key of a run cannot be read: {type(error).__name__}") from None
+        if parts[0] != run.tenant or (kind == "idem_job" and parts[1] != run.workflow):
+            raise refuse_request("the idempotency key belongs to another tenant or workflow")
+        handlers = () if options.on_failure is None else options.on_failure.handlers
+        if allowed is not None and any(each.workflow not in allowed for each in handlers):
+            raise NotAllowed(Reason(ReasonCode.TOKEN_WORKFLOWS, workflows=tuple(sorted(allowed))))
+        if run.parent is not None and all(view.public_id != run.parent for view in session.views.values()):
+            raise NotFound(Reason(ReasonCode.RUN_NOT_FOUND, id=quote(run.parent)))
+        return replace(
+            run,
+            version=row.version,
+            key_maker=None if run.key is None else principal.digest,
+            root=None,
+            replay_of=None,
+            generation=0,
+            letter=None,
+            index=extract_index_values(run.input, options.index),
+        )
+
+    # -- circuits, code -------------------------------------------------------------------------------
+
+    async def permit(self, session: WorkerSession, ask: PermitRequest) -> Permit:
+        """Answer whether a run that the worker holds may call a dependency."""
+        view = await self.find_view(session, ask.run, ask.fence)
+        if view is None or view.tenant != ask.tenant:
+            raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
+        return await self._store.permit(ask)
+
+    async def evaluate_circuit(self, session: WorkerSession, call: wire.CircuitCall) -> CircuitRow:
+        """Decide on a circuit about which calls were recorded."""
+        self._require_tenant(session, call.tenant)
+        place = (call.tenant, call.key)
+        row, _ = await update_circuit(self._view(session, ()), place, lambda case: after_samples(case, call.settings))
+        return row
+
+    async def read_circuits(self, session: WorkerSession, call: wire.CircuitsCall) -> list[CircuitRow]:
+        """Count successful calls, and return the circuits that changed."""
+        self._require_tenant(session, *(each.tenant for each in call.successes))
+        if call.successes:
+            await self._store.count_successes(call.successes)
+        if call.since is None:
+            return []
+        rows = await self._store.circuits_changed_since(call.since)
+        return [row for row in rows if session.row.tenant in ("", row.tenant)]
+
+    async def has_live_worker(self, session: WorkerSession, version: str) -> bool:
+        """Return True if a live worker has this version of the code."""
+        workers = live_workers(await self._store.workers(), self._store.now())
+        return any(each.version == version for each in workers)
+
+    def _require_tenant(self, session: WorkerSession, *tenants: str) -> None:
+        if session.row.tenant and any(tenant != session.row.tenant for tenant in tenants):
+            raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
+
+
+def refuse_request(why: str) -> InputError:
+    """Return the error for a request that no worker of this protocol sends."""
+    return InputError(Reason(ReasonCode.WORKER_REQUEST_INVALID, why=why))
+
+
+def _decode(kind: type[wire.Batch], body: bytes) -> wire.Batch:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise refuse_request(f"the body does not fit: {error}") from None
+
+
+_TEXTS = ("input", "output", "options", "payload")
+_PARTS = ("messages", "plan")
+
+
+def check_texts(fields: Mapping[str, Any], most: int) -> None:
+    """Refuse payloads that are not JSON or too large, in a record or in the records within it."""
+    for name in _TEXTS:
+        text = fields.get(name)
+        if text is None:
+            continue
+        # A character has up to four bytes.
+        if 4 * len(text) > most and (size := len(text.encode("utf-8", "surrogatepass"))) > most:
+            raise refuse_request(f"{name} has {size} bytes, and at most {most} are allowed")
+        try:
+            msgspec.json.decode(text, type=msgspec.Raw)
+        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+            raise refuse_request(f"{name} is not JSON") from None
+    for name in _PARTS:
+        for each in fields.get(name, ()):
+            check_texts(msgspec.structs.asdict(each), most)
+
+
+def _rebuild_message(view: RunView, index: int, number: int, message: MessageWrite) -> MessageWrite:
+    """Return a message of a run with the id, the run and the correlation id that the server knows."""
+    if message.topic.startswith(_ENGINE_TOPICS) and message.topic != NOTIFY_TOPIC:
+        raise refuse_request(f"topics that begin with {_ENGINE_TOPICS!r} are those of the engine")
+    if message.topic != NOTIFY_TOPIC:
+        check_topic(message.topic)
+    check_message_key(message.key)
+    return replace(
+        message,
+        public_id=message_id(view.public_id, index, number),
+        run_id=view.public_id,
+        correlation_id=view.correlation_id or view.public_id,
+    )
+
+
+def _makes_due(transition: Transition) -> bool:
+    change = transition.change
+    return bool(transition.starts) or (change is not None and change.release and change.wake_in == 0)
+
+
+class WaitingRoom:
+    """Long polls of workers. A notification wakes one worker of each kind, and one look a second does the same."""
+
+    def __init__(self, changed: Callable[[], Awaitable[None]], clock: Clock) -> None:
+        self._changed = changed
+        self._clock = clock
+        self._waiting: defaultdict[tuple[object, ...], deque[asyncio.Future[bool]]] = defaultdict(deque)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    async def wait(self, kind: tuple[object, ...], seconds: float) -> bool:
+        """Wait until there may be work for workers of a kind; False if the time is up before."""
+        if self._closed:
+            return False
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._look())]
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        queue = self._waiting[kind]
+        queue.append(future)
+        try:
+            async with asyncio.timeout(seconds):
+                return await future
+        except TimeoutError:
+            return False
+        finally:
+            with suppress(ValueError):
+                queue.remove(future)
+            if not queue:
+                self._waiting.pop(kind, None)
+
+    def ring(self, kind: tuple[object, ...]) -> None:
+        """Wake one worker of a kind."""
+        queue = self._waiting.get(kind)
+        while queue:
+            future = queue.popleft()
+            if not future.done():
+                future.set_result(True)
+                return
+
+    def ring_all(self) -> None:
+        """Wake one worker of each kind."""
+        for kind in list(self._waiting):
+            self.ring(kind)
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                await self._changed()
+                self.ring_all()
+            except StoreError:
+                await self._clock.sleep(_LOOK_INTERVAL)
+
+    async def _look(self) -> None:
+        while True:
+            await self._clock.sleep(_LOOK_INTERVAL)
+            self.ring_all()
+
+    def close(self) -> None:
+        """Answer all long polls, because the server stops."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        for queue in self._waiting.values():
+            for future in queue:
+                if not future.done():
+                    future.set_result(False)

@@ -1,0 +1,189 @@
+"""The calls of remote workers: `POST /worker/...`, with bodies as in `redrive.remote.wire`.
+
+They are plain routes, not operations of the desk: a worker speaks for its runs and not for a user. The credential of a
+worker is cached for a second, and the rate of the API does not apply: it would slow down exactly the fast workers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from fastapi import APIRouter, Depends, Path, Request, Response
+
+from redrive.clock import MICROS
+from redrive.core.roles import Permission, Principal
+from redrive.errors import NotFound
+from redrive.reasons import Reason, ReasonCode
+from redrive.remote import wire
+from redrive.server.problems import ProblemError
+from redrive.server.remote_workers import LONGEST_WAIT, RemoteWorkers, WorkerSession, refuse_request
+from redrive.server.request import check_permissions, get_service, load_principal, request_address
+from redrive.store.circuits import CircuitRow, Permit, PermitRequest
+from redrive.store.runs import StartResult
+from redrive.store.workers import ClaimResult
+
+T = TypeVar("T")
+RunNumber = Annotated[int, Path(ge=0, le=2**53, description="The number of a run, as its claim has it.")]
+worker_routes = APIRouter(prefix=f"/{wire.WORKER_PATH}", tags=["remote workers"])
+_SCHEMA_PREFIX = "#/components/schemas/{name}"
+
+
+async def _get_principal(request: Request) -> Principal:
+    """Return the token of a request; refuse one that may not execute runs, or speaks another protocol."""
+    principal = await load_principal(request, get_service(request))
+    check_permissions(principal, {"x-permissions": [Permission.WORK]})
+    given = request.headers.get(wire.PROTOCOL_HEADER, str(wire.PROTOCOL))
+    if given != str(wire.PROTOCOL):
+        reason = Reason(ReasonCode.PROTOCOL_UNSUPPORTED, known=str(wire.PROTOCOL), given=given[:20])
+        raise ProblemError(426, reason, code="protocol_unsupported", title="Other versions are needed")
+    return principal
+
+
+Worker = Annotated[Principal, Depends(_get_principal)]
+
+
+def _get_workers(request: Request) -> RemoteWorkers:
+    return get_service(request).remote_workers
+
+
+async def _find_session(request: Request, principal: Worker) -> WorkerSession:
+    given = request.headers.get(wire.WORKER_HEADER, "")
+    if not (given.isascii() and given.isdigit() and len(given) < 17):
+        raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
+    return await _get_workers(request).find_session(principal, int(given))
+
+
+Session = Annotated[WorkerSession, Depends(_find_session)]
+
+
+async def _read(request: Request, kind: type[T]) -> T:
+    """Return the body of a request as a record."""
+    try:
+        return msgspec.json.decode(await request.body(), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise refuse_request(f"the body does not fit: {error}") from None
+
+
+def _answer(value: Any) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def _describe(call: Any, reply: Any, *, session: bool = True) -> dict[str, Any]:
+    """Return the arguments of a route: its permission, and the schemas of its body and its answer."""
+    (answered, *given), parts = msgspec.json.schema_components(
+        [reply] if call is None else [reply, call], ref_template=_SCHEMA_PREFIX
+    )
+    headers = [wire.WORKER_HEADER] if session else []
+    parameters = [
+        {"name": name, "in": "header", "required": True, "schema": {"type": "string", "pattern": "^[0-9]{1,16}$"}}
+        for name in headers
+    ]
+    body = {"required": True, "content": {"application/json": {"schema": given[0]}}} if given else None
+    answer = {"description": "The answer.", "content": {"application/json": {"schema": answered}}}
+    return {
+        "openapi_extra": {
+            "x-permissions": [Permission.WORK.value],
+            "x-schemas": parts,
+            **({} if body is None else {"requestBody": body}),
+            "parameters": parameters,
+            "responses": {"200": answer},
+        },
+        "response_model": None,
+    }
+
+
+@worker_routes.post("/register", **_describe(wire.Registration, wire.Registered, session=False))
+async def register_worker(request: Request, principal: Worker) -> Response:
+    """Register a worker with its code; the answer has its id, which all other calls send."""
+    call = await _read(request, wire.Registration)
+    address = request_address(request, get_service(request))
+    return _answer(await _get_workers(request).register(principal, call, address))
+
+
+@worker_routes.post("/claim", **_describe(wire.ClaimCall, ClaimResult))
+async def claim_runs(request: Request, principal: Worker, session: Session) -> Response:
+    """Claim due runs, each under a new fence."""
+    call = await _read(request, wire.ClaimCall)
+    return _answer(await _get_workers(request).claim(session, principal, call))
+
+
+@worker_routes.post("/wait", **_describe(wire.WaitCall, wire.WaitReply))
+async def wait_for_work(request: Request, principal: Worker, session: Session) -> Response:
+    """Wait until there may be due runs, for at most 20 seconds."""
+    call = await _read(request, wire.WaitCall)
+    due = await _get_workers(request).wait(session, min(call.wait / MICROS, LONGEST_WAIT))
+    now = get_service(request).app.runtime.store.now()
+    return _answer(wire.WaitReply(due=due, now=now))
+
+
+@worker_routes.post("/settle", **_describe(wire.Batch, wire.Answers))
+async def settle_batch(request: Request, principal: Worker, session: Session) -> Response:
+    """Decide on a batch of outcomes. The same batch sent again gets the same answer."""
+    answer = await _get_workers(request).settle(session, await request.body())
+    return Response(answer, media_type="application/json")
+
+
+@worker_routes.post("/begun", **_describe(wire.Begun, wire.Done))
+async def record_begun(request: Request, principal: Worker, session: Session) -> Response:
+    """Record attempts that began, for a worker whose event loop is blocked."""
+    await _get_workers(request).record_begun(session, await _read(request, wire.Begun))
+    return _answer(wire.Done(now=get_service(request).app.runtime.store.now()))
+
+
+@worker_routes.post("/beat", **_describe(wire.BeatCall, wire.BeatReply))
+async def renew_lease(request: Request, principal: Worker, session: Session) -> Response:
+    """Renew the worker's lease; the answer lists the runs that it holds."""
+    return _answer(await _get_workers(request).beat(session, await _read(request, wire.BeatCall)))
+
+
+@worker_routes.get("/held", **_describe(None, list[wire.HeldReply]))
+async def list_held_runs(request: Request, principal: Worker, session: Session) -> Response:
+    """List the runs that the worker holds."""
+    return _answer(await _get_workers(request).list_held(session))
+
+
+@worker_routes.get("/runs/{run}/history", **_describe(None, wire.History))
+async def read_history(request: Request, principal: Worker, session: Session, run: RunNumber) -> Response:
+    """Read the journal, the attempts and the failure of a run that the worker holds."""
+    return _answer(await _get_workers(request).read_history(session, run))
+
+
+@worker_routes.post("/start", **_describe(wire.StartCall, list[StartResult]))
+async def start_runs(request: Request, principal: Worker, session: Session) -> Response:
+    """Start runs of the worker's workflows, and claim those that are due if the worker asks for it."""
+    call = await _read(request, wire.StartCall)
+    return _answer(await _get_workers(request).start(session, principal, call))
+
+
+@worker_routes.post("/permit", **_describe(PermitRequest, Permit))
+async def request_permit(request: Request, principal: Worker, session: Session) -> Response:
+    """Ask whether a run may call a dependency whose circuit is not closed."""
+    return _answer(await _get_workers(request).permit(session, await _read(request, PermitRequest)))
+
+
+@worker_routes.post("/circuit", **_describe(wire.CircuitCall, CircuitRow))
+async def evaluate_circuit(request: Request, principal: Worker, session: Session) -> Response:
+    """Decide on a circuit about which calls were recorded."""
+    return _answer(await _get_workers(request).evaluate_circuit(session, await _read(request, wire.CircuitCall)))
+
+
+@worker_routes.post("/circuits", **_describe(wire.CircuitsCall, list[CircuitRow]))
+async def read_circuits(request: Request, principal: Worker, session: Session) -> Response:
+    """Count successful calls, and return the circuits that changed."""
+    return _answer(await _get_workers(request).read_circuits(session, await _read(request, wire.CircuitsCall)))
+
+
+@worker_routes.post("/version", **_describe(wire.VersionCall, wire.VersionReply))
+async def find_version(request: Request, principal: Worker, session: Session) -> Response:
+    """Ask whether a live worker has a version of the code."""
+    call = await _read(request, wire.VersionCall)
+    alive = await _get_workers(request).has_live_worker(session, call.version)
+    return _answer(wire.VersionReply(alive=alive))
+
+
+@worker_routes.post("/retire", **_describe(wire.BeatCall, wire.Done))
+async def retire_worker(request: Request, principal: Worker, session: Session) -> Response:
+    """Deregister the worker. Runs that it still holds are claimed by others at once."""
+    await _get_workers(request).retire(session)
+    return _answer(wire.Done(now=get_service(request).app.runtime.store.now()))

@@ -1,0 +1,182 @@
+"""The form of the protocol of remote workers. Golden files hold version 1: later code must read and write it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from redrive.clock import MICROS, SystemClock
+from redrive.core import outcomes
+from redrive.core.circuit import Admission, AdmittedCall, CircuitStatus
+from redrive.core.classify import Category
+from redrive.core.failure import Failure
+from redrive.core.failure_reason import FailureReason, LetterCode, Stage
+from redrive.core.journal import EntryRow
+from redrive.core.outcomes import EntryRef, Outcome, RunView
+from redrive.core.run_options import RunOptions, StepOptions
+from redrive.core.states import EntryKind, RunStatus, StepStatus
+from redrive.core.transitions import AttemptEnd, MessageWrite, NewRun
+from redrive.reasons import Reason, ReasonCode
+from redrive.remote import wire
+from redrive.remote.backend import RemoteClock
+from redrive.store.circuits import CircuitRow, Permit, PermitRequest, SuccessCount
+from redrive.store.runs import AttemptRow, StartResult
+from redrive.store.workers import Catalogue, CatalogueItem, ClaimedRun, ClaimResult, Lane
+from redrive.worker.backend import RollbackCause
+
+GOLDEN = Path(__file__).parent / "wire_v1"
+VIEW = RunView(id=7, public_id="run-7", tenant="acme", workflow="w", fence=3, input="null", options=RunOptions())
+AT = EntryRef(2, "/pay#0", EntryKind.STEP, "pay")
+FAILURE = Failure.of(Category.TIMEOUT, "too slow")
+ENDING = FailureReason(
+    failure=FAILURE, code=LetterCode.NON_RETRYABLE, reason=Reason(ReasonCode.TIMED_OUT), stage=Stage.EXEC
+)
+CALL = AdmittedCall("bank", "{}", 4, True)
+OPEN = outcomes.OpenEntry(place=AT, attempt=2, began_ago=9)
+MESSAGE = MessageWrite(
+    public_id="msg-run-7-2-0", topic="t.x", payload="{}", run_id="run-7", correlation_id="c", key="k"
+)
+
+OUTCOMES: list[Outcome] = [
+    outcomes.AttemptStarted(run=VIEW, place=AT, attempt=1, input="{}", options="{}", limit=5, began_ago=2),
+    outcomes.AttemptSucceeded(
+        run=VIEW, place=AT, attempt=2, began_ago=5, done=6, input="{}", output="1", admitted=CALL, messages=(MESSAGE,)
+    ),
+    outcomes.AttemptFailed(
+        run=VIEW, place=AT, attempt=2, began_ago=5, first_ago=8, done=6, input="{}", failure=FAILURE,
+        step=StepOptions(), end=AttemptEnd.TIMED_OUT, idle=True, hold=9, cause=LetterCode.POLICY_VIOLATION,
+        stage=Stage.OUTPUT,
+        why=Reason(ReasonCode.TIMED_OUT), admitted=CALL,
+    ),
+    outcomes.StepParked(run=VIEW, place=AT, made=1, input="{}", options="{}", circuit="bank", noted=False, idle=True),
+    outcomes.EntryCancelled(run=VIEW, place=AT, attempt=2, began_ago=4, resumes=True),
+    outcomes.ValueRecorded(run=VIEW, place=AT, output="5", done=3, messages=(MESSAGE,)),
+    outcomes.SleepStarted(run=VIEW, place=AT, delay=5, idle=True, hold=6),
+    outcomes.SleepEnded(run=VIEW, place=AT, done=4, resumes=True),
+    outcomes.RunIdle(run=VIEW, delay=None, hold=5, parked_on="bank"),
+    outcomes.WorkflowReturned(run=VIEW, output='{"a":1}'),
+    outcomes.WorkflowFailed(run=VIEW, ending=ENDING, place=AT, attempt=4, rolls_back=True),
+    outcomes.StepReplayEnded(run=VIEW, step="pay"),
+    outcomes.CodeDiverged(run=VIEW, difference=Reason(ReasonCode.JOURNAL_NOTHING), wait=outcomes.CodeWait.FOR_CODE),
+    outcomes.FollowUpsPlanned(
+        run=VIEW, plan=(outcomes.PlannedFollowUp(place=AT, input="{}", options="{}", runs=False),)
+    ),
+    outcomes.ManualActionRequested(run=VIEW, place=AT, instructions="call the bank"),
+    outcomes.RollbackEnded(
+        run=msgspec.structs.replace(VIEW, letter_unwritten=True), ending=ENDING, ends_as=RunStatus.COMPENSATED,
+        fresh=True, count=2, uncertain=("pay",),
+    ),
+    outcomes.RunReleased(run=VIEW, open=(OPEN,), delay=4),
+    outcomes.DeadlinePassed(run=VIEW, open=(OPEN,)),
+]  # fmt: skip
+
+ENTRY = EntryRow(
+    2, "/pay#0", EntryKind.STEP, "pay", StepStatus.SUCCESS, 1, 6, 1, 2, 3, None, None, "{}", "1", None, "{}"
+)
+RUN = ClaimedRun(
+    7, "run-7", "acme", "w", 3, "v1", "{}", "{}", None, 0, None, None, 0, 5, None, letter="dl-1", journal=(ENTRY,)
+)
+CIRCUIT = CircuitRow(
+    id=1, tenant="acme", key="bank", status=CircuitStatus.OPEN, generation=4, version=5, until=6, wave=0,
+    next_wave_at=7, settings="{}", override=None, why=None, changed_by=None, changed_at=8,
+)  # fmt: skip
+ITEM = CatalogueItem(name="w", options="{}", schema_in="{}", schema_out="{}")
+ATTEMPT = AttemptRow(
+    index=2, attempt=1, fence=3, end=AttemptEnd.FAILED, began_at=1, ended_at=2, category="timeout", failure="{}",
+    decision="{}", next_at=None, worker=9,
+)  # fmt: skip
+NEW = NewRun(
+    public_id="run-8", tenant="acme", workflow="w", input="{}", options="{}", key="idem_job:acme:w:k", key_hash="h"
+)
+RECORDS: dict[str, Any] = {
+    "registration": wire.Registration(
+        name="host:1", protocols=(1,), lease=30 * MICROS, queues=("a",),
+        catalogue=Catalogue(version="v1", workflows=(ITEM,), steps=(ITEM,)),
+    ),
+    "registered": wire.Registered(
+        worker=9, protocol=1, now=5, lease=30 * MICROS, wait=20 * MICROS,
+        limits=wire.WorkerLimits(payload=1, body=2, batch=3, claim=4),
+    ),
+    "claim": wire.ClaimCall(capacity=5, suspect=True, after=Lane("acme", "default", 0, "w")),
+    "claims": ClaimResult(runs=[RUN], now=5, next_in=6, after=Lane("acme", "default", 0, "w")),
+    "wait": wire.WaitCall(wait=MICROS),
+    "waited": wire.WaitReply(due=True, now=5),
+    "answers": wire.Answers(
+        number=3, now=5,
+        answers=[
+            wire.Answer(kept=False),
+            wire.Answer(
+                kept=True, change=wire.ChangeAnswer(status=RunStatus.SLEEPING, wake_in=5, release=False, failure="{}"),
+                entry=wire.EntryAnswer(status=StepStatus.RETRYING, attempt=2, wake_in=5, done=4, failure="{}"),
+                clears=True, samples=(("bank", "{}"),),
+            ),
+        ],
+    ),
+    "beat": wire.BeatCall(steps=(wire.StepHeartbeat(run=7, index=2, details="half"),)),
+    "beaten": wire.BeatReply(alive=True, held=[7], now=5),
+    "held": [wire.HeldReply(id=7, public_id="run-7", tenant="acme", workflow="w", fence=3)],
+    "history": wire.History(
+        journal=[ENTRY], attempts=[ATTEMPT], cause=RollbackCause(failure="{}", has_letter=True, letter_code="c")
+    ),
+    "start": wire.StartCall(runs=[NEW], claim=True),
+    "started": [StartResult("run-8", True, claimed=RUN)],
+    "permit": PermitRequest(tenant="acme", key="bank", settings="{}", run=7, fence=3, index=2),
+    "permitted": Permit(admission=Admission.PROBE, row=CIRCUIT),
+    "circuit": wire.CircuitCall(tenant="acme", key="bank", settings="{}"),
+    "circuits": wire.CircuitsCall(since=5, successes=(SuccessCount("acme", "bank", "{}", 4, 5),)),
+    "version": wire.VersionCall(version="v1"),
+    "version_answer": wire.VersionReply(alive=True),
+    "done": wire.Done(now=5),
+}  # fmt: skip
+
+
+def golden(name: str) -> str:
+    return (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: wire.OUTCOME_NAMES[type(outcome)])
+def test_outcomes_keep_their_form_and_come_back_equal(outcome: Outcome) -> None:
+    text = wire.encode_outcome(outcome)
+    kept = golden(f"outcome_{wire.OUTCOME_NAMES[type(outcome)]}")
+    assert json.loads(text) == json.loads(kept)
+    read = wire.decode_outcome(json.dumps({**json.loads(kept), "newer": 1}).encode())
+    assert (read.run, read.fence) == (7, 3)
+    assert read.complete(VIEW) == outcome
+
+
+def test_every_outcome_of_a_worker_has_a_golden_file() -> None:
+    assert {type(outcome) for outcome in OUTCOMES} == set(wire.OUTCOME_NAMES)
+    files = {path.stem for path in GOLDEN.glob("*.json")}
+    assert files == {f"outcome_{name}" for name in wire.OUTCOME_NAMES.values()} | set(RECORDS)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_records_keep_their_form_and_come_back_equal(name: str) -> None:
+    record = RECORDS[name]
+    text = msgspec.json.encode(record)
+    kept = golden(name)
+    assert json.loads(text) == json.loads(kept)
+    kind = list[type(record[0])] if isinstance(record, list) else type(record)  # type: ignore[misc]
+    assert msgspec.json.decode(kept, type=kind) == record
+
+
+def test_what_only_the_engine_or_users_report_cannot_be_sent() -> None:
+    for kind in ("lost", "cancelled", "closed", "reopened"):
+        with pytest.raises(ValueError, match="Invalid value"):
+            wire.decode_outcome(json.dumps({"k": kind, "run": 1, "fence": 1}).encode())
+    taken = json.loads(golden("outcome_raised")) | {"taken": True, "others": [1]}
+    assert "taken" not in wire.decode_outcome(json.dumps(taken).encode()).fields
+
+
+def test_the_clock_of_a_worker_may_be_wrong() -> None:
+    clock = SystemClock()
+    time = RemoteClock(clock)
+    tomorrow = clock.now() + 86_400 * MICROS
+    time.learn(tomorrow, clock.monotonic())
+    assert abs(time.now() - tomorrow) < 5 * MICROS
+    time.learn(tomorrow + 3600 * MICROS, clock.monotonic() - 10)  # a slow answer says less than the quick one
+    assert abs(time.now() - tomorrow) < 5 * MICROS

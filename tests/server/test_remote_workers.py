@@ -1,0 +1,648 @@
+"""Remote workers: real servers and workers over HTTP, on each store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cluster
+import httpx2
+import pytest
+from server_kit import HERE, PATIENCE, PREFIX, SECRET, Process, World, access_of, opened, populated
+
+import redrive
+from redrive import Redrive, RetryPolicy
+from redrive.core.roles import ALL_TENANTS, Role
+from redrive.errors import ConfigurationError, NotSignedIn, RunFailed
+from redrive.remote.contract import NewToken
+from redrive.store.postgres import PostgresStore
+from redrive.store.workers import Catalogue, NewWorker, Receipt, StaleBatch
+
+pytestmark = pytest.mark.heavy
+KINDS = ["sqlite", *cluster.POSTGRES[:1]]
+AT_ONCE = RetryPolicy(max_retries=3, delays=["10ms"])
+
+
+@dataclass
+class Remote:
+    """A server process on a populated store, and a token for workers of all tenants."""
+
+    world: World
+    process: Process
+    token: str
+
+    def app(self, token: str | None = None, url: str | None = None, **settings: Any) -> Redrive:
+        return Redrive(url or self.process.address, token=token or self.token, **settings)
+
+    def http(self, token: str | None = None, worker: int | None = None) -> httpx2.Client:
+        """Return a client for requests that no worker would send."""
+        headers = {"Authorization": f"Bearer {token or self.token}", "Redrive-Protocol": "1"}
+        if worker is not None:
+            headers["Redrive-Worker"] = str(worker)
+        return httpx2.Client(base_url=f"{self.process.address}{PREFIX}/worker", headers=headers, timeout=30)
+
+
+async def _all_tenants_token(url: str) -> str:
+    async with opened(url) as store:
+        made = await access_of(store).create_token(NewToken(tenant=ALL_TENANTS, role=Role.WORKER, name="fleet"))
+        return made.secret
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def remote(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+    with populated(request.param, tmp_path_factory.mktemp("remote")) as world:
+        token = asyncio.run(_all_tenants_token(world.url))
+        process = Process(world.url, chores=True, app=None).ready()
+        world.address = process.address
+        try:
+            yield Remote(world, process, token)
+        finally:
+            process.end()
+            world.close()
+
+
+async def until(check: Callable[[], Any], what: str, seconds: float = PATIENCE) -> None:
+    end = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < end, f"never happened: {what}"
+        await asyncio.sleep(0.05)
+
+
+# -- what workflow code can do -------------------------------------------------------------------------
+
+
+async def test_workflow_code_works_as_beside_the_store(remote: Remote) -> None:
+    app, calls, undone = remote.app(), {"flaky": 0, "body": 0}, []
+
+    @app.step(retry=AT_ONCE)
+    async def flaky(number: int) -> int:
+        calls["flaky"] += 1
+        if calls["flaky"] < 3:
+            raise ConnectionError("the line is down")
+        return number + 1
+
+    @app.step
+    def plain(number: int) -> int:
+        calls["body"] += 1
+        return number * 2
+
+    @app.workflow
+    async def remote_child(number: int) -> int:
+        return number
+
+    @app.workflow
+    async def remote_story(number: int) -> dict[str, Any]:
+        first = await flaky(number)
+        both = await asyncio.gather(plain(first), plain(first + 1))
+        await redrive.sleep("20ms")
+        moment = redrive.now()
+        redrive.publish("remote.told", {"number": number})
+        child = await remote_child.start(number)
+        return {"both": both, "moment": moment.isoformat(), "child": child.id}
+
+    async def undo(name: str, result: str) -> None:
+        undone.append(name)
+
+    @app.step(compensate=undo)
+    async def book(name: str) -> str:
+        return name
+
+    @app.step(retry=RetryPolicy(max_retries=0))
+    async def pay() -> None:
+        raise ValueError("no money")
+
+    @app.workflow(rollback=True)
+    async def remote_trip(name: str) -> None:
+        await book(name)
+        await pay()
+
+    async with app:
+        handle = await remote_story.start(1, idempotency_key="one")
+        found = await handle.result("30s")
+        assert found["both"] == [4, 6]
+        assert await app.handle(found["child"], "remote_child").result("30s") == 1
+        again = await remote_story.start(1, idempotency_key="one")
+        assert again.id == handle.id
+        trip = await remote_trip.start("rome")
+        with pytest.raises(RunFailed, match="no money"):
+            await trip.result("30s")
+        assert undone == ["rome"]
+    assert calls == {"flaky": 3, "body": 2}
+    async with opened(remote.world.url) as store:
+        run = await store.run(handle.id)
+        assert run is not None
+        entries = await store.journal(run.id)
+        assert [entry.attempt for entry in entries if entry.name == "flaky"] == [3]
+        assert len(await store.attempts(run.id)) == 2
+        rolled_back = await store.run(trip.id)
+        assert rolled_back is not None
+        assert rolled_back.status == "COMPENSATED"
+
+
+async def test_runs_of_any_process_are_executed_and_their_results_awaited(remote: Remote) -> None:
+    app = remote.app()
+
+    @app.workflow
+    async def remote_double(number: int) -> int:
+        return 2 * number
+
+    async with app:
+        starter = remote.app()
+
+        @starter.workflow(name="remote_double")
+        async def same(number: int) -> int:
+            raise AssertionError("this process only starts")
+
+        async with starter.client():
+            handle = await same.start(21, priority=3, delay="10ms")
+            assert await handle.result("30s") == 42
+            assert await handle.status() == "SUCCESS"
+        with remote.http() as http:
+            http.base_url = f"{remote.process.address}{PREFIX}"
+            found = http.get(f"/runs/{handle.id}/result", params={"wait": "5s"}).json()
+            assert (found["status"], found["output"]) == ("SUCCESS", "42")
+            assert http.get("/runs/nowhere/result").status_code == 404
+            assert http.get("/runs").status_code == 403  # a worker reads no lists
+
+
+async def test_a_circuit_opens_for_remote_steps(remote: Remote) -> None:
+    app = remote.app()
+
+    @app.step(circuit=redrive.Circuit(name="remote-bank", failures=2, window="1m", open_for="1m"), retry=AT_ONCE)
+    async def call() -> None:
+        raise ConnectionError("down")
+
+    @app.workflow
+    async def remote_bank() -> None:
+        await call()
+
+    async with app:
+        await remote_bank.start()
+        async with opened(remote.world.url) as store:
+
+            async def is_open() -> bool:
+                return (await store.circuit("default", "remote-bank")).row.is_open
+
+            for _ in range(200):
+                if await is_open():
+                    break
+                await asyncio.sleep(0.05)
+            assert await is_open()
+
+
+def test_what_needs_the_store_is_refused_by_name(remote: Remote) -> None:
+    async def open_app(app: Redrive) -> None:
+        async with app:
+            pass
+
+    def with_transaction(app: Redrive) -> None:
+        @app.step(transactional=True)
+        async def booked(tx: Any) -> None: ...
+
+    def with_sink(app: Redrive) -> None:
+        @app.subscribe("orders.*")
+        async def forward(message: Any) -> None: ...
+
+    def with_schedule(app: Redrive) -> None:
+        @app.workflow(schedule=redrive.Schedule("0 6 * * *"))
+        async def remote_report() -> None: ...
+
+    for register, name in ((with_transaction, "booked"), (with_sink, "forward"), (with_schedule, "remote_report")):
+        app = remote.app()
+
+        @app.workflow
+        async def remote_nothing() -> None: ...
+
+        register(app)
+        with pytest.raises(ConfigurationError, match=name):
+            asyncio.run(open_app(app))
+    with pytest.raises(ConfigurationError, match="https"):
+        asyncio.run(open_client(Redrive("http://redrive.example.com", token="t")))
+    with pytest.raises(ConfigurationError, match="REDRIVE_TOKEN"):
+        asyncio.run(open_client(Redrive(remote.process.address, token="")))
+
+
+async def open_client(app: Redrive) -> None:
+    async with app.client():
+        pass
+
+
+# -- faults ----------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def dropping_proxy(targets: Callable[[], str], every: int) -> AsyncIterator[str]:
+    """Forward connections to a target, and close every n-th one after its answer came, without passing it on."""
+    count = 0
+    tasks: set[asyncio.Task[Any]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal count
+        there: asyncio.StreamWriter | None = None
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            host, port = targets().removeprefix("http://").split(":")
+            back, there = await asyncio.open_connection(host, int(port))
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                there.write(head + await reader.readexactly(_length(head)))
+                answer = await back.readuntil(b"\r\n\r\n")
+                answer += await back.readexactly(_length(answer))
+                count += 1
+                if every and count % every == 0:
+                    return
+                writer.write(answer)
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            for each in (writer, there):
+                if each is not None:
+                    each.close()
+                    with suppress(OSError):
+                        await each.wait_closed()
+            tasks.discard(task)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _length(head: bytes) -> int:
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            return int(line.split(b":")[1])
+    return 0
+
+
+async def test_lost_answers_cost_no_attempt(remote: Remote) -> None:
+    calls = 0
+    async with dropping_proxy(lambda: remote.process.address, every=3) as proxy:
+        app = remote.app(url=proxy)
+
+        @app.step
+        async def counted(number: int) -> int:
+            nonlocal calls
+            calls += 1
+            return number + 1
+
+        @app.workflow
+        async def remote_lossy(number: int) -> int:
+            for _ in range(5):
+                number = await counted(number)
+            return number
+
+        async with app:
+            handles = await remote_lossy.start_many([(number,) for number in range(40)])
+            assert [await handle.result("60s") for handle in handles] == [number + 5 for number in range(40)]
+    assert calls == 200
+    async with opened(remote.world.url) as store:
+        for row in await store.runs_by_id([handle.id for handle in handles]):
+            assert {entry.attempt for entry in await store.journal(row.id)} == {1}
+            assert row.deaths == 0
+
+
+@contextmanager
+def worker_process(remote: Remote, folder: Path, token: str | None = None, lease: str = "2s") -> Iterator[Any]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "redrive", "worker", "remote_shop:app", "--url", remote.process.address],
+        cwd=HERE,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(HERE),
+            "REDRIVE_TOKEN": token or remote.token,
+            "REDRIVE_LEASE": lease,
+            "REMOTE_JOURNAL": str(folder / "journal"),
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        process.wait(PATIENCE)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def lines(folder: Path) -> list[str]:
+    journal = folder / "journal"
+    return journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
+
+
+async def start_hold(remote: Remote, name: str) -> str:
+    with remote.http() as http:
+        http.base_url = f"{remote.process.address}{PREFIX}"
+        answer = http.post("/runs?tenant=default", json={"workflow": "remote_hold", "input": {"name": name}})
+        assert answer.status_code in (201, 202), answer.text
+        return str(answer.json()["id"])
+
+
+async def test_a_killed_worker_is_replaced_and_a_late_one_refused(remote: Remote, tmp_path: Path) -> None:
+    with worker_process(remote, tmp_path) as first:
+        assert "working on" in first.stdout.readline()
+        run_id = await start_hold(remote, "killed")
+        await until(lambda: len(lines(tmp_path)) == 1, "the step begins")
+        first.send_signal(signal.SIGSTOP)
+        with worker_process(remote, tmp_path) as second:
+            await until(lambda: len(lines(tmp_path)) == 2, "another worker takes over")
+            (tmp_path / "journal.go").touch()
+            await until(lambda: any(line.startswith("ended") for line in lines(tmp_path)), "the step ends")
+            async with opened(remote.world.url) as store:
+
+                async def status() -> str:
+                    row = await store.run(run_id)
+                    assert row is not None
+                    return row.status.value
+
+                for _ in range(200):
+                    if await status() == "SUCCESS":
+                        break
+                    await asyncio.sleep(0.05)
+                row = await store.run(run_id)
+                assert row is not None
+                assert row.output == str(second.pid)
+                journal = await store.journal(row.id)
+                first.send_signal(signal.SIGCONT)  # it continues, and reports its result too late
+                await until(
+                    lambda: (
+                        sum(line.startswith("ended") for line in lines(tmp_path)) == 2
+                        or any(line.startswith("cancelled") for line in lines(tmp_path))
+                    ),
+                    "the late worker continues",
+                )
+                first.send_signal(signal.SIGTERM)
+                first.wait(PATIENCE)
+                assert await store.run(run_id) == row
+                assert await store.journal(row.id) == journal
+    numbers = [line.split()[-1] for line in lines(tmp_path) if line.startswith("began")]
+    assert numbers == ["1", "1"]  # taken over under the same number
+
+
+async def test_cancel_and_revocation_reach_a_worker(remote: Remote, tmp_path: Path) -> None:
+    async with opened(remote.world.url) as store:
+        made = await access_of(store).create_token(NewToken(tenant=ALL_TENANTS, role=Role.WORKER, name="own"))
+    with worker_process(remote, tmp_path, made.secret, lease="30s") as worker:
+        assert "working on" in worker.stdout.readline()
+        admin = remote.world.client("acme", "ADMIN")
+        begun = admin.post("/runs", json={"workflow": "remote_hold", "input": {"name": "cancelled"}})
+        run_id = begun.json()["id"]
+        await until(lambda: len(lines(tmp_path)) == 1, "the step begins")
+        assert admin.post(f"/runs/{run_id}/cancel", json={}).status_code < 300
+        await until(lambda: any(line.startswith("cancelled") for line in lines(tmp_path)), "the step is cancelled")
+        async with opened(remote.world.url) as store:
+            await access_of(store).revoke_token(ALL_TENANTS, made.token.id)
+        assert worker.wait(PATIENCE) == 5
+        assert "token" in worker.stdout.read()
+
+
+async def test_servers_may_die_in_turn(remote: Remote) -> None:
+    second = await asyncio.to_thread(lambda: Process(remote.world.url, chores=True, app=None).ready())
+    addresses = [remote.process.address, second.address]
+    turn = 0
+
+    def target() -> str:
+        nonlocal turn
+        turn += 1
+        return addresses[turn % len(addresses)]
+
+    calls = 0
+    try:
+        async with dropping_proxy(target, every=0) as proxy:
+            app = remote.app(url=proxy)
+
+            @app.step
+            async def paced(number: int) -> int:
+                nonlocal calls
+                calls += 1
+                await asyncio.sleep(0.01)
+                return number + 1
+
+            @app.workflow
+            async def remote_servers(number: int) -> int:
+                for _ in range(5):
+                    number = await paced(number)
+                return number
+
+            async with app:
+                handles = await remote_servers.start_many([(number,) for number in range(20)])
+                await until(lambda: calls > 10, "work begins")
+                second.process.kill()
+                addresses.pop()
+                assert [await handle.result("60s") for handle in handles] == [number + 5 for number in range(20)]
+    finally:
+        second.end()
+    assert calls == 100
+
+
+# -- hostile and broken workers --------------------------------------------------------------------------
+
+
+def register(
+    http: httpx2.Client, *names: str, protocols: tuple[int, ...] = (1,), version: str = "v"
+) -> httpx2.Response:
+    items = [{"name": name, "options": OPTIONS, "schema_in": "{}", "schema_out": "{}"} for name in names]
+    catalogue = {"version": version, "workflows": items, "steps": []}
+    return http.post(
+        "/register", json={"name": "test", "protocols": protocols, "catalogue": catalogue, "lease": 30_000_000}
+    )
+
+
+OPTIONS = '{"override": null, "retry": null, "dead_letter": true, "max_crashes": 3, "letter_keeps": 1000000000}'
+
+
+def start_body(tenant: str, workflow: str, run_id: str, **more: Any) -> dict[str, Any]:
+    run = {
+        "public_id": run_id, "tenant": tenant, "workflow": workflow, "input": "{}", "options": OPTIONS, "version": "v",
+        "key_keeps": 1000, **more,
+    }  # fmt: skip
+    return {"runs": [run], "claim": True}
+
+
+def returned(run: dict[str, Any], output: str = "1", **more: Any) -> dict[str, Any]:
+    place = {"index": 0, "key": "/a#0", "kind": "step", "name": "a"}
+    return {
+        "k": "returned", "run": run["id"], "fence": run["fence"], "place": place, "attempt": 1, "began_ago": 5,
+        "done": 1, "input": "{}", "output": output, **more,
+    }  # fmt: skip
+
+
+def test_batches_are_ordered_and_repeats_get_the_same_answer(remote: Remote) -> None:
+    with remote.http() as http:
+        worker = register(http, "remote_batches").json()["worker"]
+    with remote.http(worker=worker) as http:
+        started = http.post("/start", json=start_body("acme", "remote_batches", "remote-batch-1")).json()
+        run = started[0]["claimed"]
+        again = http.post("/start", json=start_body("acme", "remote_batches", "remote-batch-1")).json()
+        assert again[0]["public_id"] == "remote-batch-1"
+        assert again[0].get("claimed") is None
+        batch = {"number": 1, "outcomes": [returned(run)]}
+        first = http.post("/settle", json=batch)
+        assert first.status_code == 200, first.text
+        assert http.post("/settle", json=batch).content == first.content
+        for number, outcome in ((1, returned(run, "2")), (3, returned(run))):
+            stale = http.post("/settle", json={"number": number, "outcomes": [outcome]})
+            assert (stale.status_code, stale.json()["code"]) == (409, "stale_batch")
+        bad = [
+            (returned(run, "[1"), "not JSON"),
+            (returned(run, '"' + "x" * (2 << 20) + '"'), "bytes"),
+            ({**returned(run), "k": "cancelled"}, "k"),
+            ({**returned(run), "done": "x"}, "done"),
+            (returned(run, messages=[{"public_id": "m", "topic": "redrive.run.ended", "payload": "{}", "run_id": "r",
+                                      "correlation_id": "c"}]), "engine"),
+        ]  # fmt: skip
+        for outcome, why in bad:
+            refused = http.post("/settle", json={"number": 2, "outcomes": [returned(run), outcome]})
+            assert (refused.status_code, refused.json()["code"]) == (422, "bad_outcome"), refused.text
+            assert why in refused.json()["detail"]
+            assert "outcome 1" in refused.json()["detail"]
+        ended = {"k": "ended", "run": run["id"], "fence": run["fence"], "output": "7"}
+        strange = {**ended, "run": run["id"] + 1_000_000}
+        late = {**ended, "fence": run["fence"] - 1}
+        answers = http.post("/settle", json={"number": 2, "outcomes": [strange, ended, late]}).json()["answers"]
+        assert [answer["kept"] for answer in answers] == [False, True, False]
+        assert http.post("/beat", json={}).json() == {
+            "alive": True,
+            "held": [],
+            "now": pytest.approx(time.time() * 1e6, rel=1e-3),
+        }
+        assert http.post("/retire", json={}).status_code == 200
+        assert http.post("/beat", json={}).json()["alive"] is False
+    with remote.http() as http:
+        refused = register(http, "remote_batches", protocols=(2, 3))
+        assert (refused.status_code, refused.json()["code"]) == (426, "protocol_unsupported")
+        assert http.post("/claim", json={}, headers={"Redrive-Protocol": "9"}).status_code == 426
+        assert http.post("/settle", content=b"[" * 5000, headers={"Content-Type": "application/json"}).status_code in (
+            404,
+            422,
+        )
+
+
+def test_a_tenant_reaches_nothing_of_another_one(remote: Remote) -> None:
+    mine, theirs = remote.world.tokens["acme", "WORKER"], remote.world.tokens["globex", "WORKER"]
+    with remote.http(theirs) as http:
+        there = register(http, "globex_only").json()["worker"]
+        taken = register(http, "fulfil")
+        assert (taken.status_code, taken.json()["code"]) == (409, "name_taken")
+    with remote.http(theirs, there) as http:
+        run = http.post("/start", json=start_body("globex", "globex_only", "remote-globex")).json()[0]["claimed"]
+    with remote.http(mine) as http:
+        here = register(http, "acme_only").json()["worker"]
+    calls: list[tuple[str, str, Any]] = [
+        ("POST", "/claim", {"capacity": 5, "suspect": True}),
+        ("POST", "/wait", {"wait": 0}),
+        ("POST", "/settle", {"number": 1, "outcomes": [returned(run)]}),
+        ("POST", "/begun", {"outcomes": []}),
+        ("POST", "/beat", {}),
+        ("GET", "/held", None),
+        ("GET", f"/runs/{run['id']}/history", None),
+        ("POST", "/start", start_body("globex", "globex_only", "stolen")),
+        ("POST", "/permit", {"tenant": "globex", "key": "k", "settings": "", "run": run["id"], "fence": 1, "index": 0}),
+        ("POST", "/circuit", {"tenant": "globex", "key": "globex-bank", "settings": "{}"}),
+        ("POST", "/circuits", {"since": 0}),
+        ("POST", "/version", {"version": "v"}),
+        ("POST", "/retire", {}),
+    ]  # fmt: skip
+    with remote.http(mine, there) as http:  # with the worker of another tenant
+        for method, path, body in calls:
+            assert http.request(method, path, json=body).status_code == 404, path
+    with remote.http(mine, here) as http:  # with its own worker, about the runs of another tenant
+        found = {path: http.request(method, path, json=body) for method, path, body in calls if path != "/retire"}
+        assert found["/claim"].json()["runs"] == []
+        assert [each["kept"] for each in found["/settle"].json()["answers"]] == [False]
+        assert found["/held"].json() == []
+        assert found[f"/runs/{run['id']}/history"].status_code == 404
+        assert found["/start"].status_code == 403
+        assert found["/permit"].status_code == 404
+        assert found["/circuit"].status_code == 404
+        assert {row["tenant"] for row in found["/circuits"].json()} <= {"acme"}
+        forged = start_body("acme", "globex_only", "stolen-name")
+        assert http.post("/start", json=forged).status_code == 403
+    for role in ("OWNER", "ADMIN", "STAFF", "VIEWER"):
+        with remote.http(remote.world.tokens["acme", role]) as http:
+            assert register(http, "acme_only").status_code == 403
+    names = [each["name"] for each in remote.world.client("acme", "ADMIN").get("/workflows").json()]
+    assert "acme_only" in names
+    assert "globex_only" not in names
+    with remote.http(theirs, there) as http:  # nothing was changed
+        answers = http.post("/settle", json={"number": 1, "outcomes": [returned(run)]}).json()["answers"]
+        assert [each["kept"] for each in answers] == [True]
+
+
+async def test_an_output_that_is_too_large_fails_its_step_alone(remote: Remote) -> None:
+    app = remote.app()
+
+    @app.step
+    async def large(size: int) -> str:
+        return "x" * size
+
+    @app.workflow
+    async def remote_large(size: int) -> int:
+        return len(await large(size))
+
+    async with app:
+        handles = await remote_large.start_many([(size,) for size in (10, 2 << 20, 20)])
+        assert await handles[0].result("30s") == 10
+        assert await handles[2].result("30s") == 20
+        with pytest.raises(RunFailed) as failed:
+            await handles[1].result("30s")
+        assert failed.value.code == "policy_violation"
+
+
+async def test_a_token_that_is_refused_ends_the_opening(remote: Remote) -> None:
+    app = remote.app(token="rdk_unknown")
+
+    @app.workflow
+    async def remote_unknown() -> None: ...
+
+    with pytest.raises(NotSignedIn):
+        async with app:
+            pass
+
+
+def test_the_secret_is_not_shown(remote: Remote) -> None:
+    app = remote.app()
+    assert remote.token not in repr(app.settings)
+    assert SECRET not in repr(app.settings)
+
+
+async def test_row_security_alone_keeps_receipts_apart(ready_url: str) -> None:
+    app = Redrive(ready_url)
+    async with app.client():
+        store = app.runtime.store
+        assert isinstance(store, PostgresStore)
+        new = NewWorker(name="w", version="v", workflows=("w",), lease=60_000_000, token="t", tenant="acme")
+        worker = await store.enlist(new, Catalogue(version="v", workflows=(), steps=()))
+
+        def receipt(number: int) -> Receipt:
+            return Receipt(worker=worker, tenant="acme", number=number, digest="d", make_answer=lambda _: "kept")
+
+        with pytest.raises(StaleBatch):
+            await store.as_tenant("globex").apply([], receipt=receipt(1))
+        found = await store.remote_worker(worker)
+        assert found is not None
+        assert (found.number, found.answer) == (0, "")
+        await store.as_tenant("acme").apply([], receipt=receipt(1))
+        with pytest.raises(StaleBatch):
+            await store.apply([], receipt=receipt(1))
+        found = await store.remote_worker(worker)
+        assert found is not None
+        assert (found.number, found.answer) == (1, "kept")
