@@ -79,7 +79,8 @@ def build_new_run(
     if not _SNAPSHOT_OPTIONS.isdisjoint(options):
         encoded = _build_snapshot(workflow.options, options).to_json()
     timeout = workflow.timeout if options.get("timeout") is None else read_time_limit("timeout", options["timeout"])
-    return NewRun(
+    # Not more than 15 keyword arguments: Python passes more as a dict, which takes several times as long.
+    run = NewRun(
         public_id=public_id,
         tenant=tenant,
         workflow=workflow.name,
@@ -93,12 +94,13 @@ def build_new_run(
         version=workflow.version,
         correlation_id=None if correlation_id is None else check_name("correlation_id", correlation_id, ""),
         parent=parent,
-        handler_for=handler_for,
-        key=None if key is None else job_key(tenant, workflow.name, check_name("idempotency_key", key, "")),
-        key_hash=None if key is None else payload_hash(input),
         key_keeps=key_keeps,
         index=extract_index_values(input, workflow.options.index),
     )
+    if key is not None:
+        job = job_key(tenant, workflow.name, check_name("idempotency_key", key, ""))
+        run = replace(run, key=job, key_hash=payload_hash(input))
+    return run if handler_for is None else replace(run, handler_for=handler_for)
 
 
 def _build_snapshot(options: RunOptions, given: Mapping[str, Any]) -> RunOptions:
