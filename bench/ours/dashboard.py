@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 import httpx2
 
-from bench.ours.copies import copy_letters, copy_rows
+from bench.ours.copies import copy_letters, copy_rows, vacuum
 from bench.ours.http import TENANT, served, shop
 from bench.ours.job import Job
 from redrive import RunFailed
@@ -96,6 +96,7 @@ async def _fail_often(url: str, times: int) -> tuple[str, str]:
     async with app.client():
         while await app.runtime.group_aggregator.run_once():
             pass
+    await vacuum(url)
     return bad.id, f"dl-{bad.id}"
 
 
