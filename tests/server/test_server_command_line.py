@@ -424,9 +424,11 @@ def test_problems_with_token_address_or_command_are_explained(both: Both, tmp_pa
     assert (path.exit_code, "URL" in path.stderr) == (1, True)
     user = both.there("runs", "list", REDRIVE_URL="http://ann:pw@127.0.0.1:9")
     assert (user.exit_code, "REDRIVE_TOKEN" in user.stderr, "pw" in user.stderr) == (1, True, False)
-    for words in (["migrate"], ["worker", "server_shop:app"], ["reencrypt"], ["server", "--port", "0"]):
+    for words in (["migrate"], ["reencrypt"], ["server", "--port", "0"]):
         refused = both.there(*words, "--url", both.server)
         assert (refused.exit_code != 0, "database" in refused.output) == (True, True), words
+    remote = both.there("worker", "server_shop:app", "--url", both.server)  # its app has sinks, which need the store
+    assert (remote.exit_code, "beside the store" in remote.output) == (1, True), remote.output
     healthy = both.there("doctor", "--json")
     findings = {one["check"]: one for one in json.loads(healthy.stdout)["findings"]}
     assert findings["token"]["text"] == f"{both.who}, OWNER of acme"

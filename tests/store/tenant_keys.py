@@ -32,6 +32,7 @@ APART: dict[tuple[str, tuple[str, ...]], str] = {
     ("notification_reads", ("notification", "reader")): OF_ROW,
     ("audit", ("token",)): RANDOM,
     ("access_tokens", ("id",)): RANDOM,
+    ("remote_workers", ("worker",)): NUMBER,
     ("access_sessions", ("hash",)): "the hash of a random secret",
 }  # fmt: skip
 

@@ -19,13 +19,14 @@ from redrive.remote import wire
 from redrive.server.problems import ProblemError
 from redrive.server.remote_workers import LONGEST_WAIT, RemoteWorkers, WorkerSession, refuse_request
 from redrive.server.request import check_permissions, get_service, load_principal, request_address
+from redrive.settings import API_PREFIX
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest
 from redrive.store.runs import StartResult
 from redrive.store.workers import ClaimResult
 
 T = TypeVar("T")
 RunNumber = Annotated[int, Path(ge=0, le=2**53, description="The number of a run, as its claim has it.")]
-worker_routes = APIRouter(prefix=f"/{wire.WORKER_PATH}", tags=["remote workers"])
+worker_routes = APIRouter(prefix=API_PREFIX, tags=["remote workers"])
 _SCHEMA_PREFIX = "#/components/schemas/{name}"
 
 
@@ -93,7 +94,7 @@ def _describe(call: Any, reply: Any, *, session: bool = True) -> dict[str, Any]:
     }
 
 
-@worker_routes.post("/register", **_describe(wire.Registration, wire.Registered, session=False))
+@worker_routes.post("/worker/register", **_describe(wire.Registration, wire.Registered, session=False))
 async def register_worker(request: Request, principal: Worker) -> Response:
     """Register a worker with its code; the answer has its id, which all other calls send."""
     call = await _read(request, wire.Registration)
@@ -101,14 +102,14 @@ async def register_worker(request: Request, principal: Worker) -> Response:
     return _answer(await _get_workers(request).register(principal, call, address))
 
 
-@worker_routes.post("/claim", **_describe(wire.ClaimCall, ClaimResult))
+@worker_routes.post("/worker/claim", **_describe(wire.ClaimCall, ClaimResult))
 async def claim_runs(request: Request, principal: Worker, session: Session) -> Response:
     """Claim due runs, each under a new fence."""
     call = await _read(request, wire.ClaimCall)
     return _answer(await _get_workers(request).claim(session, principal, call))
 
 
-@worker_routes.post("/wait", **_describe(wire.WaitCall, wire.WaitReply))
+@worker_routes.post("/worker/wait", **_describe(wire.WaitCall, wire.WaitReply))
 async def wait_for_work(request: Request, principal: Worker, session: Session) -> Response:
     """Wait until there may be due runs, for at most 20 seconds."""
     call = await _read(request, wire.WaitCall)
@@ -117,64 +118,64 @@ async def wait_for_work(request: Request, principal: Worker, session: Session) -
     return _answer(wire.WaitReply(due=due, now=now))
 
 
-@worker_routes.post("/settle", **_describe(wire.Batch, wire.Answers))
+@worker_routes.post("/worker/settle", **_describe(wire.Batch, wire.Answers))
 async def settle_batch(request: Request, principal: Worker, session: Session) -> Response:
     """Decide on a batch of outcomes. The same batch sent again gets the same answer."""
     answer = await _get_workers(request).settle(session, await request.body())
     return Response(answer, media_type="application/json")
 
 
-@worker_routes.post("/begun", **_describe(wire.Begun, wire.Done))
+@worker_routes.post("/worker/begun", **_describe(wire.Begun, wire.Done))
 async def record_begun(request: Request, principal: Worker, session: Session) -> Response:
     """Record attempts that began, for a worker whose event loop is blocked."""
     await _get_workers(request).record_begun(session, await _read(request, wire.Begun))
     return _answer(wire.Done(now=get_service(request).app.runtime.store.now()))
 
 
-@worker_routes.post("/beat", **_describe(wire.BeatCall, wire.BeatReply))
+@worker_routes.post("/worker/beat", **_describe(wire.BeatCall, wire.BeatReply))
 async def renew_lease(request: Request, principal: Worker, session: Session) -> Response:
     """Renew the worker's lease; the answer lists the runs that it holds."""
     return _answer(await _get_workers(request).beat(session, await _read(request, wire.BeatCall)))
 
 
-@worker_routes.get("/held", **_describe(None, list[wire.HeldReply]))
+@worker_routes.get("/worker/held", **_describe(None, list[wire.HeldReply]))
 async def list_held_runs(request: Request, principal: Worker, session: Session) -> Response:
     """List the runs that the worker holds."""
     return _answer(await _get_workers(request).list_held(session))
 
 
-@worker_routes.get("/runs/{run}/history", **_describe(None, wire.History))
+@worker_routes.get("/worker/runs/{run}/history", **_describe(None, wire.History))
 async def read_history(request: Request, principal: Worker, session: Session, run: RunNumber) -> Response:
     """Read the journal, the attempts and the failure of a run that the worker holds."""
     return _answer(await _get_workers(request).read_history(session, run))
 
 
-@worker_routes.post("/start", **_describe(wire.StartCall, list[StartResult]))
+@worker_routes.post("/worker/start", **_describe(wire.StartCall, list[StartResult]))
 async def start_runs(request: Request, principal: Worker, session: Session) -> Response:
     """Start runs of the worker's workflows, and claim those that are due if the worker asks for it."""
     call = await _read(request, wire.StartCall)
     return _answer(await _get_workers(request).start(session, principal, call))
 
 
-@worker_routes.post("/permit", **_describe(PermitRequest, Permit))
+@worker_routes.post("/worker/permit", **_describe(PermitRequest, Permit))
 async def request_permit(request: Request, principal: Worker, session: Session) -> Response:
     """Ask whether a run may call a dependency whose circuit is not closed."""
     return _answer(await _get_workers(request).permit(session, await _read(request, PermitRequest)))
 
 
-@worker_routes.post("/circuit", **_describe(wire.CircuitCall, CircuitRow))
+@worker_routes.post("/worker/circuit", **_describe(wire.CircuitCall, CircuitRow))
 async def evaluate_circuit(request: Request, principal: Worker, session: Session) -> Response:
     """Decide on a circuit about which calls were recorded."""
     return _answer(await _get_workers(request).evaluate_circuit(session, await _read(request, wire.CircuitCall)))
 
 
-@worker_routes.post("/circuits", **_describe(wire.CircuitsCall, list[CircuitRow]))
+@worker_routes.post("/worker/circuits", **_describe(wire.CircuitsCall, list[CircuitRow]))
 async def read_circuits(request: Request, principal: Worker, session: Session) -> Response:
     """Count successful calls, and return the circuits that changed."""
     return _answer(await _get_workers(request).read_circuits(session, await _read(request, wire.CircuitsCall)))
 
 
-@worker_routes.post("/version", **_describe(wire.VersionCall, wire.VersionReply))
+@worker_routes.post("/worker/version", **_describe(wire.VersionCall, wire.VersionReply))
 async def find_version(request: Request, principal: Worker, session: Session) -> Response:
     """Ask whether a live worker has a version of the code."""
     call = await _read(request, wire.VersionCall)
@@ -182,7 +183,7 @@ async def find_version(request: Request, principal: Worker, session: Session) ->
     return _answer(wire.VersionReply(alive=alive))
 
 
-@worker_routes.post("/retire", **_describe(wire.BeatCall, wire.Done))
+@worker_routes.post("/worker/retire", **_describe(wire.BeatCall, wire.Done))
 async def retire_worker(request: Request, principal: Worker, session: Session) -> Response:
     """Deregister the worker. Runs that it still holds are claimed by others at once."""
     await _get_workers(request).retire(session)
