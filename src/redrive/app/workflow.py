@@ -226,8 +226,9 @@ class Workflow(Generic[P, R, T]):
     def start_many(self, items: Iterable[tuple[Any, ...] | Start]) -> Coroutine[Any, Any, list[RunHandle[T]]]:
         """Start many runs, a thousand to a commit. Each item is a tuple of arguments, or a `Start`.
 
-        Invalid items are refused before any run is started. Inside a workflow each start is recorded, so that
-        it happens once.
+        Invalid items are refused before any run is started. If the store fails in between, any thousand of them may
+        have been started: repeat the call with the same idempotency keys. Inside a workflow each start is recorded,
+        so that it happens once.
         """
         starts = []
         for item in items:
