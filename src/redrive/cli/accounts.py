@@ -281,7 +281,7 @@ def tokens() -> None:
 
 @tokens.command("create")
 @TENANT_OPTION
-@click.option("--role", type=TOKEN_ROLE_CHOICE, required=True, help="Role of the token; WORKER for a remote worker.")
+@click.option("--role", type=TOKEN_ROLE_CHOICE, required=True, help="Role of the token.")
 @click.option("--workflow", "workflows", multiple=True, metavar="NAME", help="Only this workflow; may be repeated.")
 @click.option(
     "--kind", type=click.Choice(["key", "jwt"]), default="key", show_default=True, help="A key, or a signed token."

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     "--url",
     metavar="URL",
     envvar="REDRIVE_WORKER_URL",
-    help="The store to work on.  [default: the app's own, else $REDRIVE_URL, else sqlite:///redrive.db]",
+    help="The store to work on, or a server as https://host with its token in $REDRIVE_TOKEN.  "
+    "[default: the app's own, else $REDRIVE_URL, else sqlite:///redrive.db]",
 )
 @click.option(
     "--processes",
@@ -110,4 +111,6 @@ def override_settings(
     from dataclasses import replace
 
     given: dict[str, Any] = {"concurrency": concurrency, "url": url, "metrics": metrics, "queues": queues or None}
+    if url is not None:
+        given["token"] = os.environ.get("REDRIVE_TOKEN") or None  # the app may have been made for a store
     app.settings = replace(app.settings, **{name: value for name, value in given.items() if value is not None})
