@@ -278,12 +278,12 @@ def test_the_owner_invites_a_viewer_who_can_change_nothing(looking: Looking) -> 
 def test_a_notification_links_to_its_failure_and_is_read_once(looking: Looking) -> None:
     page = looking.person(ACCOUNTANT)
     page.goto("/app/notifications?unread=yes")
-    row = page.locator("#inbox tr", has_text="fulfil failed at step ship")
+    row = page.locator("#inbox tr", has_text="ship failed")
     row.get_by_role("button").click()
-    expect(page.locator("#inbox tr", has_text="fulfil failed at step charge")).to_be_visible()
+    expect(page.locator("#inbox tr", has_text="charge failed")).to_be_visible()
     page.get_by_role("link", name="Unread").click()
     expect(row).to_have_count(0)
-    page.get_by_role("link", name="fulfil failed at step charge").click()
+    page.get_by_role("link", name="charge failed").click()
     expect(page.get_by_role("heading", level=1, name="charge failed")).to_be_visible()
 
 

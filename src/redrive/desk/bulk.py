@@ -421,8 +421,15 @@ def _read_filter(wanted: str) -> dict[str, str]:
     if isinstance(wanted, Unreadable):
         return {}
     fields = {name: value for name, value in json.loads(wanted).items() if name not in ("tenant", "status")}
-    times = {name: to_datetime(fields.pop(name)).isoformat() for name in ("since", "until") if name in fields}
+    times = {name: _format_time(fields.pop(name)) for name in ("since", "until") if name in fields}
     return {name: value if name in _FILTER_FIELDS else "…" for name, value in fields.items()} | times
+
+
+def _format_time(micros: int) -> str:
+    try:
+        return to_datetime(micros).isoformat()
+    except OverflowError:  # a filter that was stored unchecked; its bulk action stops and says so
+        return str(micros)
 
 
 def _select_letters(letters: LetterFilter | Iterable[str], tenant: str | None) -> _LetterSelection:
