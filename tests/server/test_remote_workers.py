@@ -517,8 +517,8 @@ def test_batches_are_ordered_and_repeats_get_the_same_answer(remote: Remote) -> 
         ended = {"k": "ended", "run": run["id"], "fence": run["fence"], "output": "7"}
         strange = {**ended, "run": run["id"] + 1_000_000}
         late = {**ended, "fence": run["fence"] - 1}
-        answers = http.post("/settle", json={"number": 2, "outcomes": [strange, ended, late]}).json()["answers"]
-        assert [answer["kept"] for answer in answers] == [False, True, False]
+        answers = http.post("/settle", json={"number": 2, "outcomes": [strange, late, ended]}).json()["answers"]
+        assert [answer["kept"] for answer in answers] == [False, False, True]
         assert http.post("/beat", json={}).json() == {
             "alive": True,
             "held": [],
@@ -540,6 +540,7 @@ def test_a_tenant_reaches_nothing_of_another_one(remote: Remote) -> None:
     mine, theirs = remote.world.tokens["acme", "WORKER"], remote.world.tokens["globex", "WORKER"]
     with remote.http(theirs) as http:
         there = register(http, "globex_only").json()["worker"]
+        unused = register(http, "globex_only").json()["worker"]
         taken = register(http, "fulfil")
         assert (taken.status_code, taken.json()["code"]) == (409, "name_taken")
     with remote.http(theirs, there) as http:
@@ -561,6 +562,8 @@ def test_a_tenant_reaches_nothing_of_another_one(remote: Remote) -> None:
         ("POST", "/version", {"version": "v"}),
         ("POST", "/retire", {}),
     ]  # fmt: skip
+    with remote.http(mine, unused) as http:  # with a worker that this server has not heard of since it registered
+        assert http.post("/beat", json={}).status_code == 404
     with remote.http(mine, there) as http:  # with the worker of another tenant
         for method, path, body in calls:
             assert http.request(method, path, json=body).status_code == 404, path
