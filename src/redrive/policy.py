@@ -78,8 +78,8 @@ class _Declaration:
         unknown = [str(key) for key in data if key not in names]
         if unknown:
             raise ConfigurationError(
-                f"{cls.__name__} has no field {', '.join(map(repr, unknown))}{_suggest_names(unknown[0], names)}. "
-                f"It has {', '.join(names)}."
+                f"{cls.__name__} has no field {', '.join(map(repr, unknown))}. "
+                f"It has {', '.join(names)}{_suggest_names(unknown[0], names)}"
             )
         return cls._build(data, stored=False)
 
@@ -330,10 +330,9 @@ def _check_error_name(what: str, value: Any, *, foreign: bool) -> tuple[str, ...
     classes = sorted(map(qualified_name, _loaded_errors()), key=lambda name: name.startswith("builtins."))
     known = [*classes, *CATEGORY_ALIASES, *map(str, Category)]
     raise ConfigurationError(
-        f"{what} contains {value!r}, which names no category and no known exception class"
-        f"{_suggest_names(value, known)}. "
+        f"{what} contains {value!r}, which names no category and no known exception class. "
         f"Give a class that is imported, its qualified name, the beginning of such names with a *, or a category: "
-        f"{', '.join(Category)}."
+        f"{', '.join(Category)}{_suggest_names(value, known)}"
     )
 
 
@@ -403,7 +402,7 @@ def _loaded_errors() -> Iterator[type[BaseException]]:
 
 
 def _suggest_names(text: str, known: Iterable[str]) -> str:
-    """Return `; did you mean ...?` with the most similar names, or an empty string."""
+    """Return the end of a message: `; did you mean ...?` with the most similar names, or a full stop."""
     by_last_part = {name.rpartition(".")[2].lower(): name for name in known}
     found = difflib.get_close_matches(text.rpartition(".")[2].lower(), by_last_part, n=3)
-    return f"; did you mean {' or '.join(repr(by_last_part[one]) for one in found)}?" if found else ""
+    return f"; did you mean {' or '.join(repr(by_last_part[one]) for one in found)}?" if found else "."

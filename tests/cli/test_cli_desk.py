@@ -108,6 +108,10 @@ def test_a_change_of_one_field_keeps_all_others(toys: Toys) -> None:
     for name, value in edits.items():
         assert stored(first) == first
         assert stored({name: value}) == {**first, name: value}
+    listed = piped("policies", "set", "--default", "--json", "never_retry_on=unknown, validation", "delays=1s,2m")
+    assert listed.exit_code == 0, listed.stderr
+    kept = json.loads(piped("policies", "get", "--default", "--json").output)["policy"]
+    assert (kept["never_retry_on"], kept["delays"]) == (["unknown", "validation"], [1.0, 120.0])
     assert piped("policies", "list", "-q").output == "*/*/*\n"
     assert "all tenants, as the default" in piped("policies", "delete", "--default").output
 

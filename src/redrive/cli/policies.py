@@ -93,12 +93,18 @@ def get(scope: dict[str, str | None], target: Target, output: Output) -> None:
     output.record(_format_policy_id(stored), stored, "\n".join(lines))
 
 
+_LIST_FIELDS = frozenset({"delays", "retry_on", "never_retry_on"})  # may be written as a,b,c
+
+
 def _parse_fields(_: click.Context, __: click.Parameter, fields: tuple[str, ...]) -> dict[str, Any]:
     from redrive.cli.messages import report_usage_errors
     from redrive.policy import RetryPolicy
 
     with report_usage_errors():
         given = dict(map(parse_field, fields))
+        for name in _LIST_FIELDS & given.keys():
+            if isinstance(given[name], str):
+                given[name] = [item.strip() for item in given[name].split(",")]
         RetryPolicy.from_json(given)
     return given
 
@@ -125,7 +131,7 @@ async def set_(
     Examples:
       redrive policies set --step charge max_retries=8 base_delay=2s max_delay=5m
       redrive policies set --workflow fulfil delays='["20s", "5m", "30m"]'
-      redrive policies set --default never_retry_on=unknown --tenant acme
+      redrive policies set --default never_retry_on=unknown,validation --tenant acme
     """
     from redrive.policy import RetryPolicy
 
