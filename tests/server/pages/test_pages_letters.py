@@ -469,11 +469,11 @@ def test_a_failure_that_was_retried_shows_its_success(shop: World) -> None:
 def test_a_missing_permission_is_explained_with_the_required_role(shop: World) -> None:
     id = shop.ids["acme"]["any"]
     with of_role(shop, "STAFF") as staff, of_role(shop, "VIEWER") as viewer, of_role(shop, "ADMIN") as admin:
-        sentence = "needs the role Administrator. Ask an administrator of this tenant."
+        sentence = "needs the role Administrator. Ask a member of this tenant who has it."
         assert f"Retrying or closing a failure {sentence}" in Looked(staff.get(f"/admin/dlq/{id}").text).text
         assert f"Retrying a run {sentence}" in Looked(staff.get(f"/runs/{id.removeprefix('dl-')}").text).text
         assert "Assigning or commenting needs the role Staff" in Looked(viewer.get(f"/admin/dlq/{id}").text).text
-        assert "Ask an administrator" not in admin.get(f"/admin/dlq/{id}").text
+        assert "Ask a member" not in admin.get(f"/admin/dlq/{id}").text
 
 
 def test_comments_and_closing_are_applied_once_and_shown(shop: World) -> None:
