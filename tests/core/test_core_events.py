@@ -27,6 +27,7 @@ AGREED = {
     "dlq.tagged",
     "dlq.completed",
     "dlq.revealed",
+    "worker.registered",
     "dlq.bulk_started",
     "dlq.bulk_stopped",
     "dlq.bulk_paused",

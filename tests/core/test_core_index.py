@@ -70,5 +70,5 @@ def test_different_texts_stay_different(one: str, other: str) -> None:
 
 @pytest.mark.parametrize("value", [None, {}, [], b"x"])
 def test_an_unsearchable_value_is_refused(value: Any) -> None:
-    with pytest.raises(InputError, match="texts, numbers"):
+    with pytest.raises(InputError, match="a text, a number or a boolean"):
         format_index_value(value)

@@ -28,7 +28,7 @@ OF_LISTS: list[tuple[dict[str, Any], str]] = [
     ({"status": [5]}, "status must be the name of a status, not 5"),
     ({"status": {"OPEN": 1}}, "status must be the name of a status"),
     ({"index": [1]}, "index must be an object"),
-    ({"index": {"a": {}}}, "fields to search by hold texts"),
+    ({"index": {"a": {}}}, "a search field must be a text"),
     ({"index": {"a\x00": 1}}, "index contains a NUL"),
 ]
 

@@ -149,8 +149,7 @@ class RecoveryCalls:
             removed += await _purge_keys(session, now, most)
             for name in ("delete_old_samples", "delete_old_successes", "delete_old_probes"):
                 removed += await _count_removed(session, CIRCUITS[name], before=now - MARK_RETENTION, most=most)
-            removed += await _count_removed(session, SQL["delete_old_workers"], before=now - purge.workers, most=most)
-            removed += await _count_removed(session, SQL["delete_old_remote_workers"], most=most)
+            removed += await _purge_workers(session, now - purge.workers, most)
             removed += await purge_messages(session, now - purge.messages, most)
             removed += await purge_notifications(session, now, letters_before, most)
             removed += await _count_removed(session, SQL["delete_old_audit"], before=now - purge.audit, most=most)
@@ -181,6 +180,13 @@ async def _purge_letters(session: Session, before: int, most: int) -> int:
     gone = await session.rows(SQL["delete_old_letters"], before=before, most=most)
     if gone:
         await session.rows(SQL["delete_old_replays"], letters=[row[0] for row in gone])
+    return len(gone)
+
+
+async def _purge_workers(session: Session, before: int, most: int) -> int:
+    gone = await session.rows(SQL["delete_old_workers"], before=before, most=most)
+    if gone:
+        await session.rows(SQL["delete_remote_workers"], workers=[row[0] for row in gone])
     return len(gone)
 
 

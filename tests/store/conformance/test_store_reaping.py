@@ -9,7 +9,6 @@ import pytest
 from store_kit import HOUR, LEASE, SECOND, Kit, entry, writes
 
 from redrive.chores.reap import Reaper
-from redrive.core.outbox import SinkLease
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import Transition, TransitionResult
@@ -32,12 +31,10 @@ class Refusing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def apply(
-        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
-    ) -> list[TransitionResult]:
+    async def apply(self, transitions: Sequence[Transition], **options: Any) -> list[TransitionResult]:
         if any(each.run == self.bad for each in transitions):
             raise DataRefused("the store refused a row: on purpose")
-        return await self._inner.apply(transitions, worker=worker, carriers=carriers)
+        return await self._inner.apply(transitions, **options)
 
 
 async def under_way(

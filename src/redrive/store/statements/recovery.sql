@@ -160,12 +160,9 @@ DELETE FROM redrive.idempotency WHERE tenant = :tenant AND key = :key AND expire
 -- Those of these runs of which only the state and the result are left.
 SELECT id FROM redrive.runs WHERE id = ANY (CAST(:runs AS bigint[])) AND purged_at IS NOT NULL;
 
--- name: delete_old_remote_workers
--- Remove what is known of remote workers that were removed.
-DELETE FROM redrive.remote_workers WHERE worker = ANY (ARRAY(
-    SELECT r.worker FROM redrive.remote_workers AS r
-    WHERE NOT EXISTS (SELECT 1 FROM redrive.workers AS w WHERE w.id = r.worker) LIMIT CAST(:most AS bigint)))
-RETURNING worker;
+-- name: delete_remote_workers
+-- Remove the receipts of workers that were removed.
+DELETE FROM redrive.remote_workers WHERE worker = ANY (CAST(:workers AS bigint[]));
 
 -- name: delete_old_workers
 -- Remove workers that ended long ago and hold no runs.

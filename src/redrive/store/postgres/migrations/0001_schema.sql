@@ -199,6 +199,7 @@ CREATE TABLE redrive.remote_workers (
     digest text    NOT NULL,
     answer text    NOT NULL
 );
+CREATE INDEX remote_workers_by_token ON redrive.remote_workers (token);
 
 -- The catalogue: what each version of the user's code contains. Tenant '' stands for all. seq is the order in which versions were first seen.
 CREATE TABLE redrive.versions (

@@ -197,6 +197,7 @@ CREATE TABLE remote_workers (
     digest TEXT    NOT NULL,
     answer TEXT    NOT NULL
 );
+CREATE INDEX remote_workers_by_token ON remote_workers (token);
 
 -- The catalogue: what each version of the user's code contains. Tenant '' stands for all. seq is the order in which versions were first seen.
 CREATE TABLE versions (
