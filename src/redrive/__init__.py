@@ -24,17 +24,32 @@ if typing.TYPE_CHECKING:
     from redrive.core.failure_handlers import FailureEvent
     from redrive.core.notifications import Notification
     from redrive.core.schedule import Schedule
-    from redrive.errors import NonRetryable, RedriveError, RetryAfter, RunFailed, StepFailed
+    from redrive.errors import NonRetryable, RedriveError, RetryAfter, RunFailed, StepFailed, WaitExpired
     from redrive.policy import Circuit, RetryPolicy
     from redrive.sinks import Message, Sink
     from redrive.store.filters import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter
-    from redrive.worker.context import now, publish, random, run_info, sleep, step_info, timeout, uuid
+    from redrive.worker.context import (
+        now,
+        publish,
+        random,
+        receive,
+        run_info,
+        set_status,
+        sleep,
+        step_info,
+        timeout,
+        uuid,
+        wait_for,
+        wait_for_any,
+    )
+    from redrive.worker.events import Event
 
 __all__ = [
-    "ApiCall", "AuditFilter", "Category", "Circuit", "CircuitFilter", "FailureEvent", "LetterFilter", "Manual",
+    "ApiCall", "AuditFilter", "Category", "Circuit", "CircuitFilter", "Event", "FailureEvent", "LetterFilter", "Manual",
     "Message", "NonRetryable", "Notification", "Notify", "OutboxFilter", "Redrive", "RedriveError",
     "RetryAfter", "RetryPolicy", "Rule", "RunFailed", "RunFilter", "RunHandle", "Schedule", "Sink", "Sql",
-    "Start", "StepFailed", "now", "publish", "random", "run_info", "sleep", "step_info", "timeout", "uuid",
+    "Start", "StepFailed", "WaitExpired", "now", "publish", "random", "receive", "run_info", "set_status", "sleep",
+    "step_info", "timeout", "uuid", "wait_for", "wait_for_any",
 ]  # fmt: skip
 
 # Each name is imported at its first use. The command line needs few of them, and starts in a tenth of the time.
@@ -45,11 +60,15 @@ _HOMES = {
     "redrive.core.failure_handlers": ("FailureEvent",),
     "redrive.core.notifications": ("Notification",),
     "redrive.core.schedule": ("Schedule",),
-    "redrive.errors": ("NonRetryable", "RedriveError", "RetryAfter", "RunFailed", "StepFailed"),
+    "redrive.errors": ("NonRetryable", "RedriveError", "RetryAfter", "RunFailed", "StepFailed", "WaitExpired"),
     "redrive.policy": ("Circuit", "RetryPolicy"),
     "redrive.sinks": ("Message", "Sink"),
     "redrive.store.filters": ("AuditFilter", "CircuitFilter", "LetterFilter", "OutboxFilter", "RunFilter"),
-    "redrive.worker.context": ("now", "publish", "random", "run_info", "sleep", "step_info", "timeout", "uuid"),
+    "redrive.worker.context": (
+        *("now", "publish", "random", "receive", "run_info", "set_status", "sleep", "step_info", "timeout", "uuid"),
+        *("wait_for", "wait_for_any"),
+    ),
+    "redrive.worker.events": ("Event",),
 }
 
 

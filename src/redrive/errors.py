@@ -11,12 +11,14 @@
     ├── NotSignedIn             the caller has no credential, or one that is not valid
     ├── NotAllowed              the caller has no permission; the message says what is missing
     ├── Conflict                the current state contradicts the call
+    ├── TooManyEvents           the run has too many unread events; send again later
     ├── StoreError              the store cannot be used as it is
     │   ├── StoreUnavailable    it did not answer; repeat the call
     │   ├── SchemaMismatch      its schema is too old or too new for this code
     │   └── DataRefused         it refused one row because of its content
     ├── MisusedStep             a step was called where a step cannot run
     ├── StepFailed              raised into workflow code: a step failed permanently; catch it to continue
+    ├── WaitExpired             raised into workflow code: no event came in time; it is a TimeoutError, too
     ├── RunFailed               raised by `handle.result()`: the run ended without a result
     │   ├── RunPartial          ... only one step was replayed; retry `from_failed` continues it
     │   └── RunCancelled        ... it was cancelled
@@ -40,7 +42,7 @@ __all__ = [
     "ConfigurationError", "Conflict", "DataRefused", "InputError", "MisusedStep", "NonRetryable", "NotAllowed",
     "NotFound", "NotSignedIn", "PayloadError", "PayloadTooLarge", "RunDetached", "RedriveError",
     "RegistrationError", "RetryAfter", "RunCancelled", "RunFailed", "RunPartial", "SchemaMismatch",
-    "StepFailed", "StoreError", "StoreUnavailable", "UnknownWorkflow",
+    "StepFailed", "StoreError", "StoreUnavailable", "TooManyEvents", "UnknownWorkflow", "WaitExpired",
 ]  # fmt: skip
 
 
@@ -114,6 +116,10 @@ class Conflict(RedriveError):
     """The current state contradicts the call: the object exists already, or it has changed since."""
 
 
+class TooManyEvents(RedriveError):
+    """The run has as many unread events as a run may have. Send the event again when it has taken some."""
+
+
 class StoreError(RedriveError):
     """The store cannot be used as it is. The message says what to do."""
 
@@ -172,6 +178,17 @@ class StepFailed(RedriveError):
         """Return True if the step raised this class or a subclass, compared by qualified name."""
         name = error if isinstance(error, str) else f"{error.__module__}.{error.__qualname__}"
         return name == self.error_type or name in self.bases
+
+
+class WaitExpired(RedriveError, TimeoutError):
+    """No event came within the timeout of a wait. The error is the same live and after a crash.
+
+    Workflow code may catch it, as `TimeoutError`. If it leaves the workflow function, the run becomes a dead letter.
+    """
+
+    def __init__(self, message: str, *, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class RunFailed(RedriveError):

@@ -45,6 +45,7 @@ ENDINGS = {
     "waits until the provider is back": ("SUCCESS", None),
     "rolled back": ("COMPENSATED", "non_retryable"),
     "cannot be rolled back": ("DLQ_PENDING", "compensation_failed"),
+    "needs an approval": ("SUCCESS", None),
 }
 ELSEWHERE = {"timed out, then retried", "survives the death of its worker", "kills its workers"}
 
@@ -88,6 +89,15 @@ async def test_a_scenario_has_its_expected_end(name: str) -> None:
     async with engine(app) as e:
         run = await e.finish(await SCENARIOS[name]("order-1"))
     assert (run.status, run.letter and run.letter.code) == ENDINGS[name]
+
+
+async def test_a_refund_waits_for_its_approval() -> None:
+    async with engine(app) as e:
+        approved, forgotten = [await SCENARIOS["needs an approval"](f"order-{number}") for number in (1, 2)]
+        await e.settle()
+        await e.send(approved, "approved", {"by": "ann", "full": False})
+        ends = [(await e.finish(handle)).result for handle in (approved, forgotten)]
+    assert ends == ["refunded in part", "no refund: it was not approved within 10 minutes"]
 
 
 async def test_a_rate_limited_bank_is_retried_after_its_delay() -> None:
@@ -185,6 +195,7 @@ async def told() -> EventFeed:
         handles = [await SCENARIOS[name](f"order-{number}") for number, name in enumerate(ENDINGS, 1001)]
         news = EventFeed(app)
         await news.refresh()
+        await e.send(handles[-1], "approved", {"by": "ann"})  # or it would wait while the schedule starts runs
         for handle in handles:
             await e.finish(handle)
         await news.refresh()
@@ -202,7 +213,7 @@ async def test_the_screen_fits_the_terminal(tmp_path: Path, width: int, height: 
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
     assert "1:01  worker 1234567, crashed 12 x" in lines[0]
-    assert "9 SUCCESS  4 DLQ_PENDING  1 TIMED_OUT  1 COMPENSATED" in text
+    assert "10 SUCCESS  4 DLQ_PENDING  1 TIMED_OUT  1 COMPENSATED" in text
     assert "5 dead letters need a decision" in text
     assert "order-1010 timeout the run passed its deadline" in text
     assert f"export REDRIVE_URL={URL}" in text
@@ -224,7 +235,7 @@ async def test_the_demo_prints_lines_without_rich(tmp_path: Path, capsys: pytest
     output = capsys.readouterr().out
     assert all(line in output for line in DOORS)
     assert "order-1005 charge: attempt 4 of 4, HTTP 503, server error, not retried" in output
-    assert "-- 5 s: 9 SUCCESS, 4 DLQ_PENDING, 1 TIMED_OUT, 1 COMPENSATED;" in output
+    assert "-- 5 s: 10 SUCCESS, 4 DLQ_PENDING, 1 TIMED_OUT, 1 COMPENSATED;" in output
 
 
 async def test_letters_are_prepared_again_only_if_they_changed() -> None:

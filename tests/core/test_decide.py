@@ -32,6 +32,7 @@ from redrive.core.outcomes import (
     DeadlinePassed,
     EntryCancelled,
     EntryRef,
+    EventsRefused,
     FollowUpsPlanned,
     LetterClosed,
     LetterReopened,
@@ -45,9 +46,13 @@ from redrive.core.outcomes import (
     RunView,
     SleepEnded,
     SleepStarted,
+    StatusNoted,
     StepParked,
     StepReplayEnded,
     ValueRecorded,
+    WaitAnswered,
+    WaitExpired,
+    WaitStarted,
     WorkerLost,
     WorkflowFailed,
     WorkflowReturned,
@@ -64,7 +69,7 @@ from redrive.core.states import (
     StepStatus,
     is_legal_move,
 )
-from redrive.core.transitions import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition
+from redrive.core.transitions import AttemptEnd, AttemptWrite, EntryWrite, EventUse, NoteWrite, RunWrite, Transition
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace, to_json_text
@@ -82,6 +87,7 @@ RUN = RunView(
 CHARGE = EntryRef(2, "/charge#0", EntryKind.STEP, "charge")
 SHIP = EntryRef(3, "1/ship#0", EntryKind.STEP, "ship")
 NAP = EntryRef(4, "/redrive.sleep#0", EntryKind.SLEEP, "redrive.sleep")
+WAIT = EntryRef(6, "/redrive.wait_for paid#0", EntryKind.WAIT, "redrive.wait_for paid")
 NOTE = EntryRef(5, "/redrive.now#0", EntryKind.NOTE, "redrive.now")
 DOWN = Failure.of(Category.SERVER_ERROR, "the bank is down", error_type="shop.BankDown")
 WRONG = Failure.of(Category.VALIDATION, "no such account", error_type="shop.BadAccount")
@@ -148,6 +154,19 @@ def parked(*, idle: bool, resumes: bool = False, noted: bool = False, made: int 
 
 def slept(*, idle: bool, delay: int = 60 * SECOND, run: RunView = RUN) -> SleepStarted:
     return SleepStarted(run=run, place=NAP, delay=delay, idle=idle, hold=5 * SECOND)
+
+
+def awaited(*, idle: bool, hold: int = 5 * SECOND, delay: int | None = None) -> WaitStarted:
+    return WaitStarted(run=RUN, place=WAIT, delay=delay, input="{}", subjects=("paid",), seen=2, idle=idle, hold=hold)
+
+
+def answered(*, resumes: bool = False) -> WaitAnswered:
+    use = EventUse(seq=3, index=6)
+    return WaitAnswered(run=RUN, place=WAIT, done=6, input="{}", output="1", uses=(use,), resumes=resumes)
+
+
+def expired(*, resumes: bool = False) -> WaitExpired:
+    return WaitExpired(run=RUN, place=WAIT, done=6, seen=2, limit=SECOND, resumes=resumes)
 
 
 def woke(*, resumes: bool = False, run: RunView = RUN) -> SleepEnded:
@@ -273,6 +292,16 @@ CASES = [
     Case("wakes among others", woke(), HELD, None, (DONE,)),
     Case("wakes", woke(resumes=True), ASLEEP, R.RUNNING, (DONE,)),
     Case("waits in every branch", RunIdle(run=RUN, delay=60 * SECOND, hold=SECOND), HELD, R.SLEEPING),
+    Case("waits for an event while others go on", awaited(idle=False), HELD, None, (BEGUN,)),
+    Case("waits for an event", awaited(idle=True), HELD, R.SLEEPING, (BEGUN,)),
+    Case("waits for an event in the store", awaited(idle=True, hold=0, delay=SECOND), HELD, R.SLEEPING, (BEGUN,)),
+    Case("gets its event", answered(resumes=True), ASLEEP, R.RUNNING, (DONE,)),
+    Case("gets its event in time for the limit of others", answered(), HELD, None, (DONE,)),
+    Case("gets no event in time", expired(resumes=True), ASLEEP, R.RUNNING, (FAILED,)),
+    Case("gets an event that does not fit", EventsRefused(run=RUN, place=WAIT, uses=()), EITHER, None),
+    Case("sets its status", StatusNoted(run=RUN, note=NoteWrite(text="packing")), EITHER, None),
+    Case("waits for events in every branch", RunIdle(run=RUN, delay=None, hold=0, seen=2), HELD, R.SLEEPING),
+    Case("is given back while it waits for an event", RunReleased(run=RUN, delay=None, seen=2), EITHER, R.SLEEPING),
     Case("finds its circuit open while others go on", parked(idle=False), HELD, None, (SHUT_OUT,)),
     Case("finds it open after a wait", parked(idle=False, resumes=True), ASLEEP, R.RUNNING, (SHUT_OUT,)),
     Case("finds it open and all wait", parked(idle=True), EITHER, R.SLEEPING, (SHUT_OUT,)),
@@ -397,7 +426,9 @@ def test_the_fence_rises_exactly_when_the_run_loses_its_holder(case: Case) -> No
 def test_a_waiting_or_due_run_has_a_time_or_a_circuit(case: Case) -> None:
     change = decided(case).change
     assert change is not None
-    assert change.wake_in is not None or change.parked_on is not None
+    # A held run that waits for events has no time: if its worker dies, it is due at once.
+    held = not change.release and isinstance(case.outcome, WaitStarted)
+    assert change.wake_in is not None or change.parked_on is not None or change.seen is not None or held
 
 
 @pytest.mark.parametrize("case", ENDING)

@@ -21,6 +21,7 @@ from redrive.core.outcomes import (
     DeadlinePassed,
     EntryCancelled,
     EntryRef,
+    EventsRefused,
     FollowUpsPlanned,
     LetterClosed,
     LetterReopened,
@@ -33,16 +34,20 @@ from redrive.core.outcomes import (
     RunView,
     SleepEnded,
     SleepStarted,
+    StatusNoted,
     StepParked,
     StepReplayEnded,
     ValueRecorded,
+    WaitAnswered,
+    WaitExpired,
+    WaitStarted,
     WorkerLost,
     WorkflowFailed,
     WorkflowReturned,
 )
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
-from redrive.core.transitions import AttemptEnd
+from redrive.core.transitions import AttemptEnd, EventUse, NoteWrite
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
@@ -85,6 +90,9 @@ ESCAPED = WorkflowFailed(
     place=CHARGE,
     attempt=4,
 )
+ANSWERED = WaitAnswered(run=RUN, place=CHARGE, done=1, input="{}", output=BAD, uses=())
+SET_ASIDE = EventsRefused(run=RUN, place=CHARGE, uses=(EventUse(seq=1, index=2, refused=BAD),))
+STATUS = StatusNoted(run=RUN, note=NoteWrite(text=BAD, data=BAD))
 UNDOING = replace(RUN, undoing=True)
 REFUND = EntryRef(9, "/charge#0/refund#2", EntryKind.UNDO, "refund")
 PLANNED = FollowUpsPlanned(run=UNDOING, plan=(PlannedFollowUp(place=REFUND, input=BAD, options="{}"),))
@@ -94,6 +102,8 @@ WITHOUT_USERS_DATA: list[Outcome] = [
     EntryCancelled(run=RUN, place=CHARGE, attempt=1, began_ago=0),
     SleepStarted(run=RUN, place=CHARGE, delay=1, idle=True, hold=0),
     SleepEnded(run=RUN, place=CHARGE, done=1, resumes=False),
+    WaitStarted(run=RUN, place=CHARGE, delay=1, input="{}", subjects=("paid",), seen=0, idle=True, hold=0),
+    WaitExpired(run=RUN, place=CHARGE, done=1, seen=0, limit=1),
     RunIdle(run=RUN, delay=1, hold=0),
     RunReleased(run=RUN),
     WorkerLost(run=RUN, deaths=1, executing=True),
@@ -105,6 +115,7 @@ WITHOUT_USERS_DATA: list[Outcome] = [
     LetterReopened(run=RUN, letter="dl-run7", status=LetterStatus.IGNORED, ended=RunStatus.FAILED, by="ada"),
 ]
 WITH_USERS_DATA: list[Outcome] = [RETURNED, RAISED, BEGAN, PARKED, NOTED, ENDED, ESCAPED, PLANNED, HANDED, UNDONE]
+WITH_USERS_DATA += [ANSWERED, SET_ASIDE, STATUS]
 
 
 def name(outcome: Outcome) -> str:

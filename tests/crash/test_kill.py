@@ -10,7 +10,7 @@ from collections import Counter
 import scenes
 from fleet import Fleet, until
 
-from redrive.core.states import RunStatus
+from redrive.core.states import EntryKind, RunStatus, StepStatus
 
 SOAK = int(os.environ.get("REDRIVE_SOAK", "1"))
 """Factor by which a soak test is longer than an ordinary test run."""
@@ -64,6 +64,36 @@ async def test_runs_survive_repeated_kills_of_their_workers(fleet: Fleet) -> Non
             assert set(payers) <= died
     assert len(letters) == ended[RunStatus.DLQ_PENDING]
     _every_repeat_is_explained_by_a_death(fleet)
+
+
+async def test_waiting_runs_survive_repeated_kills_and_take_each_event_once(fleet: Fleet) -> None:
+    """Workers are killed while runs wait in memory and in the store, are sent to, and continue."""
+    seed = int(os.environ.get("REDRIVE_SEED", secrets.randbelow(10**6)))
+    print(f"REDRIVE_SEED={seed} repeats the choice of victims")
+    chance = random.Random(seed)
+    kills, count = 6 * SOAK, 60 * SOAK
+    app = fleet.app()
+    async with app.client():
+        crew = [fleet.start(hold=0.2) for _ in range(3)]
+        handles = await app.find("expecting").start_many([(n,) for n in range(count)])
+        sends = [(handle, name, number) for number, handle in enumerate(handles) for name in ("first", "second")]
+        chance.shuffle(sends)
+        for number in range(kills):
+            for handle, name, payload in sends[number::kills]:
+                sent = await handle.send(name, payload, key=name)
+                assert (await handle.send(name, payload, key=name)).seq == sent.seq
+            fleet.kill(crew.pop(chance.randrange(3)))
+            crew.append(fleet.start(wait=False, hold=0.2))
+        fleet.all_ended()
+
+        for number, handle in enumerate(handles):
+            run = await handle.describe()
+            assert (run.status, run.output) == (RunStatus.SUCCESS, [number, number]), run.error
+            taken = [(event.name, event.status.value) for event in await app.runs.events(handle.id)]
+            assert sorted(taken) == [("first", "TAKEN"), ("second", "TAKEN")]
+            waits = [step for step in run.steps if step.kind is EntryKind.WAIT]
+            assert [step.status for step in waits] == [StepStatus.SUCCESS] * 2
+            assert {event.step for event in await app.runs.events(handle.id)} == {step.index for step in waits}
 
 
 def _let_work_be_done(fleet: Fleet, lines: int) -> None:

@@ -47,6 +47,7 @@ async def test_a_cancellation_is_applied_once_whatever_happens_to_its_calls(
             own._previewer,
             app.runtime.changed,
             store.workers,
+            own._sender,
         )
         for _ in range(2):  # a user whose call failed tries again
             try:

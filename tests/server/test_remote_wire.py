@@ -19,11 +19,12 @@ from redrive.core.journal import EntryRow
 from redrive.core.outcomes import EntryRef, Outcome, RunView
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, RunStatus, StepStatus
-from redrive.core.transitions import AttemptEnd, MessageWrite, NewRun
+from redrive.core.transitions import AttemptEnd, EventUse, MessageWrite, NewRun, NoteWrite
 from redrive.reasons import Reason, ReasonCode
 from redrive.remote import wire
 from redrive.remote.backend import RemoteClock
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest, SuccessCount
+from redrive.store.events import EventRow, Mailbox
 from redrive.store.runs import AttemptRow, StartResult
 from redrive.store.workers import Catalogue, CatalogueItem, ClaimedRun, ClaimResult, Lane
 from redrive.worker.backend import RollbackCause
@@ -42,6 +43,15 @@ MESSAGE = MessageWrite(
 )
 
 OUTCOMES: list[Outcome] = [
+    outcomes.WaitStarted(
+        run=VIEW, place=AT, delay=5, input="{}", subjects=("paid",), seen=1, idle=True, hold=9
+    ),
+    outcomes.WaitAnswered(
+        run=VIEW, place=AT, done=4, input="{}", output="1", uses=(EventUse(seq=2, index=2),), resumes=True
+    ),
+    outcomes.WaitExpired(run=VIEW, place=AT, done=4, seen=1, limit=5),
+    outcomes.EventsRefused(run=VIEW, place=AT, uses=(EventUse(seq=2, index=2, refused="{}"),)),
+    outcomes.StatusNoted(run=VIEW, note=NoteWrite(text="packing", progress=0.5, data="{}")),
     outcomes.AttemptStarted(run=VIEW, place=AT, attempt=1, input="{}", options="{}", limit=5, began_ago=2),
     outcomes.AttemptSucceeded(
         run=VIEW, place=AT, attempt=2, began_ago=5, done=6, input="{}", output="1", admitted=CALL, messages=(MESSAGE,)
@@ -122,6 +132,9 @@ RECORDS: dict[str, Any] = {
     "history": wire.History(
         journal=[ENTRY], attempts=[ATTEMPT], cause=RollbackCause(failure="{}", has_letter=True, letter_code="c")
     ),
+    "mailbox": wire.MailboxReply(mailbox=Mailbox(2, 3, (EventRow(2, 5, "acme", "paid", "k", "ann", "1"),))),
+    "wakeups": wire.WakeupsCall(runs=(7,)),
+    "woken": wire.WakeupsReply(wakeups=((7, 2),)),
     "start": wire.StartCall(runs=[NEW], claim=True),
     "started": [StartResult("run-8", True, claimed=RUN)],
     "permit": PermitRequest(tenant="acme", key="bank", settings="{}", run=7, fence=3, index=2),

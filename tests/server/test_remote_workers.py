@@ -148,6 +148,29 @@ async def test_workflow_code_works_as_beside_the_store(remote: Remote) -> None:
         assert rolled_back.status == "COMPENSATED"
 
 
+async def test_remote_runs_wait_for_events(remote: Remote) -> None:
+    """A run waits on a remote worker, in its memory and in the store; events come through the server."""
+    app = remote.app(hold="100ms")
+
+    @app.workflow(events={"first": int, "second": int, "never": int})
+    async def remote_waits() -> list[Any]:
+        redrive.set_status("waiting", progress=0.5)
+        found = [await redrive.wait_for("first"), await redrive.wait_for("second", timeout="1h")]
+        return [*found, await redrive.wait_for("never", timeout="50ms", default="nothing")]
+
+    async with app:
+        handle = await remote_waits.start(tenant="acme")
+        sender = remote.world.client("acme", "STAFF")
+        while await handle.status() != "SLEEPING":  # noqa: ASYNC110 - a real worker
+            await asyncio.sleep(0.01)
+        answer = await asyncio.to_thread(sender.post, f"/runs/{handle.id}/events/first", json=0)
+        assert answer.status_code == 202, answer.text
+        await handle.send("second", 1)  # with the token of the worker
+        assert await handle.result("30s") == [0, 1, "nothing"]
+        shown = (await asyncio.to_thread(sender.get, f"/runs/{handle.id}")).json()
+        assert shown["note"]["text"] == "waiting"
+
+
 async def test_runs_of_any_process_are_executed_and_their_results_awaited(remote: Remote) -> None:
     app = remote.app()
 

@@ -21,6 +21,7 @@ from redrive.core import transitions as written
 from redrive.core.idempotency import payload_hash
 from redrive.core.journal import Journal
 from redrive.core.states import RunStatus, StepStatus
+from redrive.core.transitions import EventUse, NoteWrite
 from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.records import field_names, replace
 from redrive.store import (
@@ -50,6 +51,7 @@ from redrive.store.encryption.codec import (
 )
 from redrive.store.encryption.keyring import Keyring, is_sealed, key_id_of
 from redrive.store.encryption.reencrypt import TEXT_TABLES, TextStore, TextSwap, reencrypt_store
+from redrive.store.events import NewEvent
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.notifications import LaneNotification, NewNotice, NewNotification, NotificationFilter, RuleRow
 from redrive.store.port import Store
@@ -147,7 +149,7 @@ CLEAR = {
     "options", "outcome", "owner", "parent", "parked_on", "muted_by", "resolved_by", "retried_by", "retried_bulk",
     "resolved_version", "back_version",
     "policy", "public_id", "queue", "replay_of", "resolution", "root", "run", "run_id", "schema_in",
-    "schema_out", "sole_step", "stage", "state", "status", "step", "subject", "tags", "tenant", "token",
+    "events", "schema_out", "sole_step", "stage", "state", "status", "step", "subject", "tags", "tenant", "token",
     "updated_by", "version", "wanted", "workflow", "workflows", "queues", "escalate", "escalated_to",
     "ends_replay", "next", "prev", "sink",
     "topic", "message", "changed_by", "override", "settings", "why", "ends_as", "trace",
@@ -281,7 +283,11 @@ async def live(kit: Kit) -> Any:
         entry(2, StepStatus.FAILED, input=text, failure=text, done=1),
         attempts=(failed_try(2, failure=text, decision=text, category="timeout"),),
         messages=(say("m1", payload=text),),
+        note=NoteWrite(text=text, data=text),
     )
+    event = NewEvent(run_id=run.public_id, tenant=run.tenant, name="paid", payload=text, by="ann", most=9)
+    assert await kit.store.send(event) is not None
+    await kit.store.apply([writes(run, uses=(EventUse(seq=1, index=0, refused=text),))], worker=worker)
     await kit.store.put_sinks([sink()])
     assert (await kit.store.apply([begun], worker=worker))[0].kept
     (claimed,) = (await kit.store.claim_deliveries("s", limit=1, lease=DAY)).items
@@ -512,8 +518,8 @@ async def test_reencrypting_goes_from_clear_to_a_key_to_another_and_back(open_ki
     before = await open_kit(None).everything(run)
     for keys in (ring(OLD), ring(NEW, OLD), ring(NEW).read_only()):
         report = await rewritten(open_kit(None), keys, batch=2)
-        assert report.rewritten == 10 + apart(open_kit(None)), (
-            "1 input, 1 result, 3 entries, 1 attempt, 1 letter, 1 idempotency key, 1 message, 1 delivery"
+        assert report.rewritten == 12 + apart(open_kit(None)), (
+            "1 input, 1 result, 3 entries, 1 attempt, 1 letter, 1 key, 1 message, 1 delivery, 1 event, 1 status"
         )
         assert (report.busy, report.unreadable) == (0, {})
         assert await keys_of(open_kit(None)) == {keys.writes or "in clear"}
@@ -539,7 +545,7 @@ async def test_an_interrupted_reencryption_is_completed_by_the_next(open_kit: An
     await texts.close()
     assert len(await keys_of(open_kit(None))) == 2
     assert await open_kit(ring(NEW, OLD)).everything(run) == before
-    assert (await rewritten(open_kit(None), ring(NEW, OLD))).rewritten == 7 + apart(open_kit(None))
+    assert (await rewritten(open_kit(None), ring(NEW, OLD))).rewritten == 9 + apart(open_kit(None))
     assert await keys_of(open_kit(None)) == {ring(NEW).writes}
 
 

@@ -82,10 +82,13 @@ TOGETHER = {
     "apply": {
         "fences", "open_attempt", "change_run", "clear_suspicion", "set_version", "put_result",
         "put_entry", "close_entries", "put_attempt", "put_letter",
+        "expired_wait", "drop_waits", "end_wait", "put_wait", "use_event", "put_note",
     },
+    "send_event": {"receiver", "event_of_key", "unread_beyond", "put_event", "event_wait", "wake_run"},
     "apply_with_rest": {
         "reopen_run", "edit_input", "supersede", "loosen", "move_letter", "move_letter_to_run", "end_replay",
-        "put_replay", "count_replay",
+        "put_replay", "count_replay", "return_events", "drop_superseded_waits", "copy_events", "copy_wakeups",
+        "replace_run",
         "insert_circuit_if_new", "put_mark", "drop_probe",
         "last_message", "put_message", "put_delivery",
         "sinks_for", "messages_between", "put_bundle", "clear_bundles",

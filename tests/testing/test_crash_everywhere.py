@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import redrive
-from redrive import Redrive, RetryPolicy, StepFailed, step_info
+from redrive import Redrive, RetryPolicy, StepFailed, run_info, step_info
 from redrive.chores import Reaper
 from redrive.store.port import LeaseConnection, Store
 from redrive.testing import CrashPoint, Engine, RunReport, crash_everywhere, engine
@@ -152,6 +152,36 @@ async def test_runs_that_a_workflow_starts_are_started_once() -> None:
         return await add(1, 2)
 
     assert await crash_everywhere(parent)
+
+
+async def test_waits_sends_and_statuses_survive_every_point() -> None:
+    """Events come early, while the run waits in memory, and while it waits in the store; it also sends to itself."""
+    app = Redrive("sqlite:///never-opened.db", hold="1s")
+
+    @app.step
+    async def ask() -> None:
+        redrive.set_status("asked", progress=0.5)
+        await app.runs.send(step_info().run_id, "echo", "from the step")
+
+    @app.workflow
+    async def order() -> list[Any]:
+        await ask()
+        found = [await redrive.wait_for("approved", timeout="300d")]
+        await app.runs.send(run_info().run_id, "echo", "from the workflow")
+        found += await redrive.receive("echo", upto=2, within="1d")
+        late, never = await asyncio.gather(
+            redrive.wait_for("note"), redrive.wait_for("never", timeout="1h", default="nothing")
+        )
+        return [*found, late, never]
+
+    async def check(e: Engine, report: RunReport) -> None:
+        assert report.result == ["ann", "from the step", "from the workflow", "hello", "nothing"]
+        events = await app.runs.events(report.id)
+        assert [event.status.value for event in events] == ["TAKEN"] * 4
+        assert report.described.note is None or report.described.note.text == "asked"
+
+    points = await crash_everywhere(order, check=check, events=[("approved", "ann"), ("note", "hello")])
+    assert len(points) > 30
 
 
 async def test_start_options_and_keyword_arguments_are_passed_on() -> None:

@@ -62,7 +62,8 @@ def runs_on(app: Redrive, store: Store) -> Runs:
     """Return an `app.runs` that reads through another store."""
     own = app.runtime.runs
     shaper = Presenter(Redactor())
-    return Runs(store, SystemClock(), shaper, own._replayer, own._previewer, lambda run_id: None, store.workers)
+    parts = (shaper, own._replayer, own._previewer, lambda run_id: None, store.workers, own._sender)
+    return Runs(store, SystemClock(), *parts)
 
 
 async def test_a_run_that_ends_while_it_is_being_cancelled_stays_ended(tmp_path: Path) -> None:

@@ -169,6 +169,7 @@ class Redrive:
         failure_queue: str | None = None,
         notify: Mapping[str, Any] | None = None,
         schedule: Schedule | Sequence[Schedule] | None = None,
+        events: Mapping[str, Any] | None = None,
     ) -> register.WorkflowDecorator: ...
     def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a workflow: plain Python that calls steps and survives crashes.
@@ -189,6 +190,8 @@ class Redrive:
         - `failure_queue`: the queue of the runs that handle its failures. Default: that of the failed run.
         - `notify`: whom to notify of which events, as in `{"email": ["ops@example.org"]}`.
         - `schedule`: a `Schedule`, or a list of them, by which workers start runs.
+        - `events`: the types of the events that runs wait for, by name, as in `{"approved": Approval}`. Other events
+          are refused, and payloads are checked when they are sent. Default: any event with any JSON.
         """
         names = sys._getframe(1).f_locals
         request = register.read_options("workflow", register.WorkflowRequest, options)
@@ -422,7 +425,7 @@ class Redrive:
 
     @property
     def runs(self) -> Runs:
-        """Runs: get, list, cancel, retry."""
+        """Runs: get, list, cancel, retry, send an event."""
         return self.runtime.runs
 
     @property

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from redrive.app.workflow import Workflow
 from redrive.chores import WorkflowSchedule
 from redrive.clock import MICROS
+from redrive.core.events import check_event_name
 from redrive.core.failure_handlers import make_sample_event
-from redrive.core.payload import Signature
+from redrive.core.payload import Signature, signature_of_type
 from redrive.core.run_options import FailureHandler, OnFailure
 from redrive.core.schedule import Schedule
 from redrive.errors import PayloadError, RedriveError, RegistrationError
@@ -78,14 +79,41 @@ def make_catalogue(version: str, workflows: _Workflows, steps: _Steps) -> Catalo
     """Return the options and schemas of everything registered, for processes without the code."""
     return Catalogue(
         version=version,
-        workflows=tuple(_make_item(name, w.catalogue_text, w.signature) for name, w in workflows.items()),
+        workflows=tuple(
+            _make_item(name, w.catalogue_text, w.signature, _describe_events(w)) for name, w in workflows.items()
+        ),
         steps=tuple(_make_item(name, s.options_text, s.signature) for name, s in steps.items()),
     )
 
 
-def _make_item(name: str, options: str, signature: Signature) -> CatalogueItem:
+def _make_item(name: str, options: str, signature: Signature, events: str | None = None) -> CatalogueItem:
     schema_in, schema_out = signature.schemas()
-    return CatalogueItem(name=name, options=options, schema_in=schema_in, schema_out=schema_out)
+    return CatalogueItem(name=name, options=options, schema_in=schema_in, schema_out=schema_out, events=events)
+
+
+def _describe_events(workflow: Workflow[Any, Any, Any]) -> str | None:
+    """Return the schemas of the events that a workflow declares, by name; None if it declares none."""
+    declared = workflow.definition.events
+    if declared is None:
+        return None
+    return json.dumps({name: json.loads(each.schemas()[1]) for name, each in sorted(declared.items())})
+
+
+def read_events(what: str, given: Any) -> Mapping[str, Signature] | None:
+    """Return the types of the events that a workflow declares, by name."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        example = '{"approved": Approval}'
+        raise RegistrationError(f"events of {what} is {given!r:.80}; give types by name, as in {example}")
+    found: dict[str, Signature] = {}
+    for name, kind in given.items():
+        try:
+            found[check_event_name(name)] = signature = signature_of_type(kind)
+            signature.prepare()
+        except Exception as error:
+            raise RegistrationError(f"event {name!r:.80} of {what}: {error}") from None
+    return found
 
 
 def read_schedules(what: str, given: Any) -> tuple[Schedule, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 import msgspec
 
 from redrive.app import compensation
-from redrive.app.catalogue import read_schedules
+from redrive.app.catalogue import read_events, read_schedules
 from redrive.app.compensation import FollowUpDefinition, FollowUpVerb
 from redrive.app.workflow import Workflow
 from redrive.core.classify import Rule
@@ -69,6 +69,7 @@ class WorkflowRequest(msgspec.Struct, frozen=True, kw_only=True):
     failure_queue: str | None = None
     notify: Mapping[str, Any] | None = None
     schedule: Schedule | Sequence[Schedule] | None = None
+    events: Mapping[str, Any] | None = None
 
 
 def read_options(kind: str, record: type[T], options: Mapping[str, Any]) -> T:
@@ -218,7 +219,13 @@ def register_workflow(
     signature = Signature.of(fn, reserved=START_OPTIONS, names=names)
     workflow: Workflow[Any, Any, Any] = Workflow(
         app,
-        WorkflowDefinition(name=name, fn=fn, signature=signature, is_async=inspect.iscoroutinefunction(fn)),
+        WorkflowDefinition(
+            name=name,
+            fn=fn,
+            signature=signature,
+            is_async=inspect.iscoroutinefunction(fn),
+            events=read_events(what, request.events),
+        ),
         retry=request.retry,
         timeout=_read_time_limit(request.timeout, f"timeout of {what}"),
         limits=None if limits == StepLimits() else limits,

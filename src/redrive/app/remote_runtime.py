@@ -13,14 +13,17 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from redrive.app.events import send_once
 from redrive.app.results import Results, RunResult
 from redrive.app.runtime import Runtime
 from redrive.clock import MICROS, Clock
 from redrive.core.idempotency import decode_key
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
+from redrive.desk.models import SentEvent
 from redrive.desk.runs import StartRequest
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError
@@ -28,7 +31,7 @@ from redrive.observability.counters import Counters
 from redrive.observability.tracing import current_traceparent, make_tracing
 from redrive.remote.backend import RemoteBackend
 from redrive.remote.client import TOKEN_VARIABLE, Address, Client
-from redrive.remote.desk import Remote
+from redrive.remote.desk import Remote, RemoteRuns
 from redrive.settle.settler import parse_run_options
 from redrive.store.port import Store
 from redrive.store.runs import StartResult, caller_key
@@ -41,6 +44,23 @@ if TYPE_CHECKING:
 
 _POLL_INTERVAL = 20.0  # seconds after which an idle worker claims without a hint of the server
 _RESULTS_PER_REQUEST = 500
+
+
+class _SendingRuns(RemoteRuns):
+    """Runs of a server, for code of a worker: an event that the code of a run sends is sent once."""
+
+    async def send(
+        self,
+        run_id: str,
+        name: str,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        tenant: str | None = None,
+        by: str = "unknown",
+    ) -> SentEvent:
+        post = partial(super().send, run_id, name, payload, tenant=tenant, by=by)
+        return await send_once(name, key, lambda with_key: post(key=with_key))
 
 
 class RemoteRuntime(Runtime):
@@ -63,7 +83,7 @@ class RemoteRuntime(Runtime):
             )
         _refuse_what_needs_the_store(app)
         self.remote = remote = Remote(settings.url, self._token, app.registered_steps)
-        self.runs, self.dlq, self.starter = remote.runs, remote.dlq, remote.starter
+        self.runs, self.dlq, self.starter = remote.make_runs(_SendingRuns), remote.dlq, remote.starter
         self.sagas = _RemoteSagas(remote)  # type: ignore[assignment]
         self.policies, self.circuits, self.outbox = remote.policies, remote.circuits, remote.outbox
         self.audit, self.notifications, self.schedules = remote.audit, remote.notifications, remote.schedules

@@ -15,6 +15,7 @@ import msgspec
 from redrive import chores
 from redrive.app.catalogue import collect_schedules
 from redrive.app.channels import NotificationChore
+from redrive.app.events import AppRuns
 from redrive.app.results import Results, ResultSource
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.core.new_run import StartableWorkflow
@@ -25,6 +26,7 @@ from redrive.desk.audit import Audit
 from redrive.desk.bulk_execution import BulkExecutor, BulkWorker
 from redrive.desk.circuits import Circuits
 from redrive.desk.decisions import Replayer
+from redrive.desk.events import DeclaredEvents, EventSender
 from redrive.desk.letters import DeadLetters
 from redrive.desk.models import Caller
 from redrive.desk.notifications import NotificationDisplay, Notifications
@@ -47,6 +49,7 @@ from redrive.store import open_store
 from redrive.store.circuits import CircuitRow
 from redrive.store.encryption.codec import refuse_unreadable
 from redrive.store.encryption.keyring import Keyring
+from redrive.store.events import SendResult
 from redrive.store.outbox import NewSink
 from redrive.store.port import DeskStore, Store
 from redrive.store.runs import StartResult
@@ -193,7 +196,7 @@ class Runtime:
         replayer = self._make_replayer(store, clock, caller)
         previewer, settings = Previewer(store, replayer, presenter), self._app.settings
         return Desk(
-            runs=Runs(
+            runs=AppRuns(
                 store,
                 clock,
                 presenter,
@@ -201,6 +204,7 @@ class Runtime:
                 previewer,
                 self.changed,
                 self._store.workers,
+                self._make_sender(store, clock, caller),
                 listeners=self.listeners,
             ),
             dlq=DeadLetters(
@@ -237,6 +241,19 @@ class Runtime:
             schedules=Schedules(store, clock),
             views=SavedViews(store, clock),
         )
+
+    def _make_sender(self, store: DeskStore, clock: Clock, caller: Caller | None) -> EventSender:
+        def find_events(name: str) -> DeclaredEvents:
+            return self._app.registered_workflows[name].definition.events
+
+        return EventSender(store, clock, self._make_checker(store), find_events, self.on_sent, caller)
+
+    def on_sent(self, sent: SendResult) -> None:
+        """Wake the run that got an event: here if the worker of this process holds it, else by a claim."""
+        if self.worker is not None:
+            self.worker.wake_waits(sent.run, sent.seq or 0)
+            if sent.woke:
+                self.worker.wakeup.notify()
 
     def _find_startable(self, name: str) -> StartableWorkflow | None:
         workflow = self._app.registered_workflows.get(name)

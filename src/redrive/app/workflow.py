@@ -35,7 +35,7 @@ from redrive.worker.definitions import WorkflowDefinition
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
     from redrive.core.payload import Signature
-    from redrive.desk.models import Run
+    from redrive.desk.models import Run, SentEvent
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,6 +82,10 @@ class RunHandle(Generic[R]):
         except TimeoutError:
             raise TimeoutError(f"run {self.id} did not end within {limit:g} s; it continues") from None
         return self._decode_result(ending)
+
+    async def send(self, name: str, payload: Any = None, *, key: str | None = None, by: str = "unknown") -> SentEvent:
+        """Send an event to the run, which takes it with `redrive.wait_for`; the same key is the same event."""
+        return await self._app.runs.send(self.id, name, payload, key=key, by=by)
 
     async def cancel(self, *, by: str = "unknown", reason: str = "") -> Run:
         """Cancel the run for good."""

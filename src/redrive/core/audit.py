@@ -76,6 +76,7 @@ class AuditEvent(StrEnum):
 
     RUN_CANCELLED = "run.cancelled", "A run was cancelled", "Anulowano przebieg"
     RUN_RETRIED = "run.retried", "A run was retried", "Ponowiono przebieg"
+    EVENT_SENT = "run.event_sent", "An event was sent to a run", "Wysłano zdarzenie do przebiegu"
     POLICY_SET = "policy.set", "A policy was set", "Ustawiono zasady ponawiania"
     POLICY_DELETED = "policy.deleted", "A policy was deleted", "Usunięto zasady ponawiania"
     NOTIFY_SET = "notify.set", "A notification rule was set", "Ustawiono regułę powiadomień"

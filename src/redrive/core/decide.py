@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from redrive.core import decide_run, decide_step, outcomes
+from redrive.core import decide_run, decide_step, decide_wait, outcomes
 from redrive.core.failure_handlers import add_handler_runs
 from redrive.core.notifications import add_notifications
 from redrive.core.notify_rules import NotifyRule
@@ -45,6 +45,16 @@ def decide(
             return decide_step.start_sleep(outcome)
         case outcomes.SleepEnded():
             return decide_step.end_sleep(outcome)
+        case outcomes.WaitStarted():
+            return decide_wait.start_wait(outcome)
+        case outcomes.WaitAnswered():
+            return decide_wait.answer_wait(outcome)
+        case outcomes.WaitExpired():
+            return decide_wait.expire_wait(outcome)
+        case outcomes.EventsRefused():
+            return decide_wait.set_events_aside(outcome)
+        case outcomes.StatusNoted():
+            return decide_wait.note_status(outcome)
         case outcomes.StepParked():
             return decide_step.park_step(outcome)
         case outcomes.EntryCancelled():

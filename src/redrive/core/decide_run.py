@@ -44,7 +44,7 @@ _SEARCHED_LENGTH = 1_000  # characters of an error message that searches read
 
 def suspend_idle_run(outcome: outcomes.RunIdle) -> Transition:
     """Suspend a run of which every branch waits."""
-    change = suspend_run(outcome.run, outcome.delay, outcome.hold, outcome.parked_on)
+    change = suspend_run(outcome.run, outcome.delay, outcome.hold, outcome.parked_on, outcome.seen)
     return build_transition(outcome.run, change=change)
 
 
@@ -201,12 +201,13 @@ def _start_rollback(ending: FailureReason, ends_as: RunStatus) -> RunWrite:
 
 def release_run(outcome: outcomes.RunReleased) -> Transition:
     """Release a run that its worker gives back."""
-    status = idle_status(outcome.run, outcome.delay)
+    # A delay of 1 stands for any wait.
+    status = idle_status(outcome.run, 1 if outcome.delay is None else outcome.delay)
     return build_transition(
         outcome.run,
         *keep_attempts_open(outcome.open),
         attempts=end_attempts(outcome.open, AttemptEnd.RELEASED),
-        change=RunWrite(status=status, wake_in=outcome.delay, take=True, deaths=0),
+        change=RunWrite(status=status, wake_in=outcome.delay, take=True, deaths=0, seen=outcome.seen),
     )
 
 
@@ -361,10 +362,15 @@ def replace_refused(outcome: outcomes.Outcome, refusal: str) -> outcomes.Outcome
             return replace(outcome, input="null", failure=failure, cause=cause, why=reason, stage=Stage.COMMIT)
         case outcomes.AttemptStarted() | outcomes.StepParked():
             return replace(outcome, input="null")
+        case outcomes.EventsRefused():
+            return replace(outcome, uses=tuple(replace(use, refused="") for use in outcome.uses))
+        case outcomes.StatusNoted():
+            return replace(outcome, note=transitions.NoteWrite(text=""))
         case outcomes.ManualActionRequested():
             return replace(outcome, instructions="the instructions cannot be shown: see the input of the step")
         case (
             outcomes.ValueRecorded()
+            | outcomes.WaitAnswered()
             | outcomes.WorkflowReturned()
             | outcomes.WorkflowFailed()
             | outcomes.FollowUpsPlanned()

@@ -11,7 +11,7 @@ from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, choose_letter_code
 from redrive.core.retry import RetryDecision, decide_retry
-from redrive.core.states import RunStatus, StepStatus
+from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transition_build import (
     build_entry,
     build_transition,
@@ -143,7 +143,10 @@ def cancel_entry(outcome: outcomes.EntryCancelled) -> Transition:
     """Record that workflow code cancelled an entry."""
     entry = build_entry(outcome.place, StepStatus.CANCELLED, attempt=outcome.attempt, began_ago=outcome.began_ago)
     change = resume_run(outcome.run, outcome.resumes)
-    return build_transition(outcome.run, entry, progress=True, change=change, samples=_collect_circuit_samples(outcome))
+    decided = build_transition(
+        outcome.run, entry, progress=True, change=change, samples=_collect_circuit_samples(outcome)
+    )
+    return replace(decided, ended_waits=(entry.index,)) if entry.kind is EntryKind.WAIT else decided
 
 
 def record_value(outcome: outcomes.ValueRecorded) -> Transition:

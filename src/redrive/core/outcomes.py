@@ -16,7 +16,7 @@ from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus
-from redrive.core.transitions import AttemptEnd, MessageWrite
+from redrive.core.transitions import AttemptEnd, EventUse, MessageWrite, NoteWrite
 from redrive.reasons import Reason
 
 
@@ -189,18 +189,66 @@ class SleepEnded(_EntryOutcome, frozen=True, kw_only=True):
     resumes: bool
 
 
+class WaitStarted(_EntryOutcome, frozen=True, kw_only=True):
+    """A wait for events begins. `delay`: the time until its limit, None without one. `input`: what it waits for.
+
+    `subjects`: the names of the events. `seen`: the wake-ups of the run that the worker has seen. `idle` and `hold`
+    as in `AttemptFailed`.
+    """
+
+    delay: int | None
+    input: str
+    subjects: tuple[str, ...]
+    seen: int
+    idle: bool
+    hold: int
+
+
+class WaitAnswered(_EntryOutcome, frozen=True, kw_only=True):
+    """A wait is over: its events came. `uses`: the events that it took or set aside."""
+
+    done: int
+    input: str
+    output: str
+    uses: tuple[EventUse, ...]
+    resumes: bool = False
+
+
+class WaitExpired(_EntryOutcome, frozen=True, kw_only=True):
+    """The limit of a wait has passed, and no fitting event came in time. `limit`: its length."""
+
+    done: int
+    seen: int
+    limit: int
+    resumes: bool = False
+
+
+class EventsRefused(_EntryOutcome, frozen=True, kw_only=True):
+    """Events came that do not fit a wait. They are set aside, and the wait continues."""
+
+    uses: tuple[EventUse, ...]
+
+
+class StatusNoted(_RunOutcome, frozen=True, kw_only=True):
+    """The code of the run set its status."""
+
+    note: NoteWrite
+
+
 # Outcomes of the workflow function.
 
 
 class RunIdle(_RunOutcome, frozen=True, kw_only=True):
     """Every branch of the run waits, at least for `delay`; None if that is unknown.
 
-    `hold`: the longest wait that the worker keeps in memory. `parked_on`: the circuit that a branch waits for.
+    `hold`: the longest wait that the worker keeps in memory. `parked_on`: the circuit that a branch waits for. `seen`:
+    a branch waits for events, and the worker has seen so many wake-ups of the run.
     """
 
     delay: int | None
     hold: int
     parked_on: str | None = None
+    seen: int | None = None
 
 
 class WorkflowReturned(_RunOutcome, frozen=True, kw_only=True):
@@ -288,10 +336,14 @@ class RollbackEnded(_RunOutcome, frozen=True, kw_only=True):
 
 
 class RunReleased(_RunOutcome, frozen=True, kw_only=True):
-    """The worker gives the run back. Any worker may claim it after `delay`."""
+    """The worker gives the run back. Any worker may claim it after `delay`; None if only a wake-up makes it due.
+
+    `seen` as in `RunIdle`.
+    """
 
     open: tuple[OpenEntry, ...] = ()
-    delay: int = 0
+    delay: int | None = 0
+    seen: int | None = None
 
 
 class WorkerLost(_RunOutcome, frozen=True, kw_only=True):
@@ -345,7 +397,8 @@ class LetterReopened(_RunOutcome, frozen=True, kw_only=True):
 
 Outcome: TypeAlias = (
     AttemptStarted | AttemptSucceeded | AttemptFailed | StepParked | EntryCancelled | ValueRecorded
-    | SleepStarted | SleepEnded | RunIdle | WorkflowReturned | WorkflowFailed | StepReplayEnded | CodeDiverged
+    | SleepStarted | SleepEnded | WaitStarted | WaitAnswered | WaitExpired | EventsRefused | StatusNoted
+    | RunIdle | WorkflowReturned | WorkflowFailed | StepReplayEnded | CodeDiverged
     | FollowUpsPlanned | ManualActionRequested | RollbackEnded | RunReleased | WorkerLost | DeadlinePassed
     | CancelRequested | LetterClosed | LetterReopened
 )  # fmt: skip

@@ -91,6 +91,8 @@ class EntryKind(StrEnum):
     NOTE = "note"
     START = "start"
     PUBLISH = "publish"
+    WAIT = "wait"
+    SEND = "send"
     UNDO = "undo"
     CONFIRM = "confirm"
 

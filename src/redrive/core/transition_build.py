@@ -111,12 +111,21 @@ def idle_status(run: RunView, delay: int = 0) -> RunStatus:
     return RunStatus.SLEEPING if delay else RunStatus.PENDING
 
 
-def suspend_run(run: RunView, delay: int | None, hold: int, parked_on: str | None = None) -> RunWrite:
-    """Return the state of a run that waits: held in its worker's memory up to `hold`, else released."""
+def suspend_run(
+    run: RunView, delay: int | None, hold: int, parked_on: str | None = None, seen: int | None = None
+) -> RunWrite:
+    """Return the state of a run that waits: held in its worker's memory up to `hold`, else released.
+
+    A run that waits for events (`seen`) may continue at any time, so it is held however long it may wait.
+    """
     releases = delay is None or delay > hold
+    if seen is not None and parked_on is None:
+        releases = not hold
     return RunWrite(
         status=idle_status(run, 1),
-        wake_in=delay,
+        # A held run that waits for events has no due time: if its worker dies, the run must look for them at once.
+        wake_in=delay if releases or seen is None else None,
+        seen=seen if releases else None,
         release=releases,
         take=releases,
         # Code that reached a wait fits the journal, so the time to wait for other code starts again.

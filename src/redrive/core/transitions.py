@@ -71,7 +71,8 @@ class RunWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `wake_in`: the delay after which workers may claim it; None if they may not. `release`: its worker gives it up.
     `take`: raises the fence, so that processes which read the run before can write nothing more about it; every
     release does that. `deaths`, `diverged`, `parked_on`, `ends_as`: None leaves the stored value unchanged, and ""
-    clears `parked_on`. `ends_as`: the status after a rollback.
+    clears `parked_on`. `ends_as`: the status after a rollback. `seen`: the number of wake-ups that the worker has
+    seen; if the run has more by now, it is due at once.
     """
 
     status: RunStatus
@@ -84,6 +85,31 @@ class RunWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     diverged: bool | None = None
     parked_on: str | None = None
     ends_as: RunStatus | None = None
+    seen: int | None = None
+
+
+class WaitWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An open wait of a run, for lists and for those who wake it. `subject`: the name of the event, for instance."""
+
+    index: int
+    kind: str
+    subject: str
+
+
+class EventUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The journal entry that took an event of the run, or set it aside because its payload did not fit."""
+
+    seq: int
+    index: int
+    refused: str | None = None
+
+
+class NoteWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The latest status that the code of a run set: a text, a share between 0 and 1, and JSON data."""
+
+    text: str
+    progress: float | None = None
+    data: str | None = None
 
 
 class LetterWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -245,7 +271,9 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `clears_suspicion`: resets the count of worker deaths. `version`: the version of the code, where it is new for this
     run. `reopens`, `replay`: a user's replay. `starts`: new runs, which replay this run or handle its failure.
     `ends_replay`: the letter whose replay ends with `change`. `samples`: written for circuits. `messages`: published to
-    every sink that the store knows at that time.
+    every sink that the store knows at that time. `waits`: waits that begin. `ended_waits`: indexes of waits that end.
+    `uses`: events that were taken or set aside. `expires`: index and seen wake-ups of a wait whose limit has passed;
+    the transition is refused if the limit is not reached, or if another wake-up came first.
     """
 
     run: int
@@ -267,6 +295,11 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     clears_suspicion: bool = False
     version: str | None = None
     samples: tuple[CircuitSampleWrite, ...] = ()
+    waits: tuple[WaitWrite, ...] = ()
+    ended_waits: tuple[int, ...] = ()
+    uses: tuple[EventUse, ...] = ()
+    expires: tuple[int, int] | None = None
+    note: NoteWrite | None = None
 
 
 class TransitionResult(msgspec.Struct, frozen=True, gc=False):

@@ -19,6 +19,7 @@ import msgspec
 
 from redrive.clock import Clock
 from redrive.core.audit import ENGINE_ACTOR, read_reason
+from redrive.core.events import Wait
 from redrive.core.failure_reason import FailureReason
 from redrive.core.idempotency import letter_id
 from redrive.core.journal import EntryRow, entry_name
@@ -296,6 +297,13 @@ class Replayer:
             return False
         return row.digest == order.request.digest
 
+    async def _check_output(self, failed: EntryRow, output: Any) -> str:
+        """Return the result that a user gives for a failed entry: of a step by its type, of a wait by its schema."""
+        if failed.kind is not EntryKind.WAIT:
+            return await self._checker.output(failed.name, output)
+        schema = Wait.from_json(failed.input or "").answer_schema()
+        return await self._checker.answer(failed.name, schema, output)
+
     async def prepare(self, case: DecisionCase, order: ReplayOrder) -> PreparedReplay:
         """Plan the decision and check its values; every reason to refuse it is found here."""
         request, run = order.request, case.run
@@ -316,7 +324,7 @@ class Replayer:
         text, edits = await self._edit_input(case, request) if request.edits else (None, ())
         output = None
         if request.gives_output and plan.failed is not None and not plan.undo:
-            output = await self._checker.output(plan.failed.name, request.output)
+            output = await self._check_output(plan.failed, request.output)
         decision = ReplayDecision(
             request=request,
             plan=plan,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from functools import cache
 from typing import Any, TypeVar
 
@@ -154,6 +154,56 @@ class AuditRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """The latest status that the code of a run set."""
+
+    text: str
+    progress: float | None
+    data: Any
+    at: datetime
+
+
+class EventStatus(StrEnum):
+    """The state of an event: not taken yet, taken by a wait, or set aside because it did not fit the wait."""
+
+    UNREAD = "UNREAD"
+    TAKEN = "TAKEN"
+    SET_ASIDE = "SET_ASIDE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """An event that was sent to a run. `step` is the index of the journal entry that took it or set it aside.
+
+    `reason` is the English sentence for `reason_code` and `reason_params`: why it was set aside.
+    """
+
+    seq: int
+    name: str
+    at: datetime
+    by: str
+    key: str | None
+    payload: Any
+    status: EventStatus
+    step: int | None = None
+    reason: str | None = None
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentEvent:
+    """An event that a run accepted: its number, and the run that got it with its status then.
+
+    A run that failed keeps the event for a replay.
+    """
+
+    seq: int
+    run_id: str
+    status: RunStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """An execution of a workflow. Only `get` fills `input`, `output`, `steps`, `letter_id` and `handled_by`.
 
@@ -162,7 +212,7 @@ class Run:
     and `attempts_made` are those of the step that failed. `retry_policy_override` is the policy given for this run
     alone; `max_retries` is None where neither a failure nor an override tells it. `duration_ms` counts from the start.
     `handler_for` is the failed run whose failure this one handles, or helps to handle; `handled_by` are the
-    ids of the runs that handle the failures of this one.
+    ids of the runs that handle the failures of this one. `note` is the latest status that its code set (`get` only).
     """
 
     id: str
@@ -199,6 +249,7 @@ class Run:
     max_retries: int | None = None
     retry_policy_override: dict[str, Any] | None = None
     duration_ms: int | None = None
+    note: Note | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

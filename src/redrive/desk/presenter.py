@@ -26,6 +26,8 @@ from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, is_record
 from redrive.settle.settler import parse_run_options
+from redrive.store.encryption.keyring import Unreadable
+from redrive.store.events import EventRow, RunNote
 from redrive.store.letters import AuditRow, LetterRow, ReplayRow
 from redrive.store.list_query import Page
 from redrive.store.runs import AttemptRow, RunRow
@@ -55,6 +57,7 @@ class Presenter:
         attempts: Sequence[AttemptRow] = (),
         letter_id: str | None = None,
         handled_by: Iterable[str] = (),
+        note: RunNote | None = None,
     ) -> models.Run:
         """Return a run, with its steps if its journal is given."""
         failed = row.status in FINAL_RUN_STATUSES or row.status is RunStatus.COMPENSATING
@@ -81,6 +84,26 @@ class Presenter:
             max_retries=None if policy is None else policy.max_retries,
             retry_policy_override=None if override is None else override.to_json(),
             duration_ms=_measure_milliseconds(row.started_at, row.finished_at),
+            note=None if note is None else self._present_note(note),
+            **make_reason_fields(reason, "reason"),
+        )
+
+    def _present_note(self, note: RunNote) -> models.Note:
+        text = note.text.why if isinstance(note.text, Unreadable) else self._text(note.text)
+        return present_row(models.Note, note, text=text, data=self.payload(note.data))
+
+    def event(self, row: EventRow) -> models.EventRecord:
+        """Return an event that was sent to a run."""
+        status = models.EventStatus.UNREAD if row.taken is None else models.EventStatus.TAKEN
+        reason = None
+        if row.refused is not None:
+            status, reason = models.EventStatus.SET_ASIDE, self.reason(Reason.from_text(row.refused))
+        return present_row(
+            models.EventRecord,
+            row,
+            payload=self.payload(row.payload),
+            status=status,
+            step=row.taken,
             **make_reason_fields(reason, "reason"),
         )
 

@@ -23,11 +23,12 @@ from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, RunStatus, StepSt
 from redrive.core.transitions import NewRun
 from redrive.desk.circuits import CircuitRecord, present_circuit
 from redrive.desk.decisions import Replay, Replayer, ReplayOptions, make_replay_order
-from redrive.desk.models import Caller, Run
+from redrive.desk.events import EventSender
+from redrive.desk.models import Caller, EventRecord, Run, SentEvent
 from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size, present_page
 from redrive.desk.preview import DryRun, Previewer
-from redrive.desk.validation import PayloadChecker, is_id, require_bool
+from redrive.desk.validation import PayloadChecker, is_id, require_actor, require_bool
 from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow
 from redrive.observability.counters import SettleListener
@@ -113,10 +114,12 @@ class Runs:
         previewer: Previewer,
         on_change: Callable[[str], None],
         workers: LoadWorkers,
+        sender: EventSender,
         *,
         listeners: Sequence[SettleListener] = (),
     ) -> None:
         self._store = store
+        self._sender = sender
         self._replayer = replayer
         self._previewer = previewer
         self._settler = LocalSettler(store, clock, listeners=listeners)
@@ -136,6 +139,7 @@ class Runs:
             attempts=(attempts := await self._store.attempts(row.id)),
             letter_id=None if letter is None else letter.public_id,
             handled_by=await find_failure_handler_runs(self._store, row.public_id),
+            note=await self._store.run_note(row.id),
         )
         return await in_thread_if_large(present, measure_size(row, entries, attempts))
 
@@ -212,6 +216,34 @@ class Runs:
             if settled.kept:
                 self._on_change(row.public_id)
                 return await self.get(run_id, tenant=tenant)
+
+    @operation("POST /runs/{id}/events/{name}", Permission.START, id="send_event", status=202, run_id="id")
+    async def send(
+        self,
+        run_id: str,
+        name: str,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        tenant: str | None = None,
+        by: str = "unknown",
+    ) -> SentEvent:
+        """Send an event to a run, which takes it with `redrive.wait_for`, now or later.
+
+        The same key is the same event: sent again with an equal payload it gets the first answer, with another one it
+        is a conflict. A run that has ended for good takes no events; one that failed keeps them for a replay.
+        """
+        require_actor(by)
+        return await self._sender.send(await find_run(self._store, run_id, tenant), name, payload, key=key, by=by)
+
+    @operation("GET /runs/{id}/events", Permission.LOOK, id="list_events", run_id="id")
+    async def events(
+        self, run_id: str, *, after: int = 0, limit: int = 500, tenant: str | None = None
+    ) -> tuple[EventRecord, ...]:
+        """Return the events that were sent to a run, in order: up to `limit`, after the number `after`."""
+        row = await find_run(self._store, run_id, tenant)
+        found = await self._store.events(row.id, after=after, most=limit)
+        return tuple([self._presenter.event(each) for each in found])
 
     @operation("POST /runs/{id}/retry", Permission.DECIDE, run_id="id", retry="override_retry_policy")
     async def retry(

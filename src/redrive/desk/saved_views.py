@@ -45,7 +45,8 @@ FILTER_FIELDS: dict[ListName, tuple[str, ...]] = {
         *("index", "since", "until"),
     ),
     ListName.RUNS: (
-        *("kind", "status", "workflow", "correlation_id", "idempotency_key", "queue", "index", "since", "until"),
+        *("kind", "status", "workflow", "correlation_id", "idempotency_key", "queue"),
+        *("waits_for", "index", "since", "until"),
     ),
     ListName.AUDIT: ("event", "by", "subject", "since", "until", "engine"),
 }

@@ -67,15 +67,36 @@ class PayloadChecker:
         """Return the output of a step as it is stored."""
         what = Reason(ReasonCode.STEP_OUTPUT, step=step)
         signature = self._step(step)
-        if masked := await in_thread_if_large(partial(find_masked_paths, value), measure_size(value)):
-            paths = tuple(masked[:_MAX_FAULTS])
-            raise InputError(Reason(ReasonCode.MASKED_OUTPUT, paths=paths, mask=MASK, what=what))
+        await self._refuse_masked(value, what)
         if signature is None:
             schema = (await self._find_catalogue_item("step", step)).schema_out
             return await self.fitting(value, json.loads(schema), what)
 
         def check() -> str:
             text, _ = self._decode(signature.decode_result, value, what)
+            return self._limit_size(text, what)
+
+        return await in_thread_if_large(check, measure_size(value))
+
+    async def answer(self, wait: str, schema: Any, value: Any) -> str:
+        """Return the answer of a wait that a user gives by hand, as it is stored."""
+        what = Reason(ReasonCode.STEP_OUTPUT, step=wait)
+        await self._refuse_masked(value, what)
+        return await self.fitting(value, schema, what)
+
+    async def _refuse_masked(self, value: Any, what: Reason) -> None:
+        if masked := await in_thread_if_large(partial(find_masked_paths, value), measure_size(value)):
+            paths = tuple(masked[:_MAX_FAULTS])
+            raise InputError(Reason(ReasonCode.MASKED_OUTPUT, paths=paths, mask=MASK, what=what))
+
+    async def value(self, signature: Signature, value: Any, what: Reason) -> str:
+        """Return a value of a type as it is stored: an instance of the type, or JSON that fits it."""
+
+        def check() -> str:
+            try:
+                text = signature.encode_result(value)
+            except PayloadError:
+                text, _ = self._decode(signature.decode_result, value, what)
             return self._limit_size(text, what)
 
         return await in_thread_if_large(check, measure_size(value))

@@ -62,6 +62,8 @@ METRICS = {
     "workflow_runs_due_oldest_age_seconds": "Waiting time of the first due run",
     "workflow_runs_suspect": "Runs whose worker died",
     "workflow_runs_parked": "Runs that wait for a circuit",
+    "workflow_event_waits": "Waits of runs for events",
+    "workflow_unread_events": "Events that were sent to runs and not taken yet",
     "workflow_circuits": "Circuits that are not closed",
     "workflow_outbox_pending": "Deliveries that are not finished",
     "workflow_outbox_dead": "Deliveries that failed for good and need a decision",
@@ -183,6 +185,8 @@ def _store_metrics(found: StoreStats, labels: Counters) -> Iterator[Metric]:
     yield _gauge("workflow_runs_due_oldest_age_seconds", (), [((), due)])
     yield _gauge("workflow_runs_suspect", (), [((), found.suspects)])
     yield _gauge("workflow_runs_parked", (), [((), found.parked)])
+    yield _gauge("workflow_event_waits", (), [((), found.waiting)])
+    yield _gauge("workflow_unread_events", (), [((), found.unread_events)])
     circuits: Counter[tuple[str, ...]] = Counter()
     for circuit in found.circuits:
         circuits[labels.circuits.find(circuit.key), circuit.status.value] += circuit.count

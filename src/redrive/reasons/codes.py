@@ -35,6 +35,7 @@ class ReasonCode(StrEnum):
     STEP_CUT_SHORT = "step_cut_short"
     CIRCUIT_OPEN = "circuit_open"
     PAYLOAD_TOO_LARGE = "payload_too_large"
+    WAIT_EXPIRED = "wait_expired"
 
     # how the engine closed a dead letter
     REPLAY_SUCCEEDED = "replay_succeeded"
@@ -157,6 +158,19 @@ class ReasonCode(StrEnum):
     RUN_ENDED = "run_ended"
     RUN_BEING_UNDONE = "run_being_undone"
     RUN_CONFIRMING = "run_confirming"
+
+    # why an event was refused
+    EVENT_NAME_INVALID = "event_name_invalid"
+    EVENT_UNDECLARED = "event_undeclared"
+    EVENT_PAYLOAD = "event_payload"
+    EVENT_KEY_USED = "event_key_used"
+    EVENT_KEY_OF_OTHER = "event_key_of_other"
+    EVENTS_REFUSED = "events_refused"
+    TOO_MANY_EVENTS = "too_many_events"
+    WAIT_LIMITS_INVALID = "wait_limits_invalid"
+    STATUS_TEXT_INVALID = "status_text_invalid"
+    STATUS_PROGRESS_INVALID = "status_progress_invalid"
+    STATUS_DATA_TOO_LARGE = "status_data_too_large"
 
     # why a replay does not fit its run
     NOT_REPLAYABLE = "not_replayable"

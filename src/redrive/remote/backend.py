@@ -44,6 +44,7 @@ from redrive.remote import wire
 from redrive.remote.client import Address, Client
 from redrive.settle.settler import Settled, make_refused
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
+from redrive.store.events import Mailbox
 from redrive.store.port import Transaction
 from redrive.store.runs import AttemptRow, StartResult
 from redrive.store.store import repeat_until_answered
@@ -265,6 +266,14 @@ class RemoteBackend:
 
     async def attempts(self, run: int) -> list[AttemptRow]:
         return (await self._history(run)).attempts
+
+    async def mailbox(self, run: int) -> Mailbox | None:
+        reply: wire.MailboxReply = await self._call(f"runs/{run}/mailbox", None, wire.MailboxReply, method="GET")
+        return reply.mailbox
+
+    async def wakeups(self, runs: Sequence[int]) -> dict[int, int]:
+        reply: wire.WakeupsReply = await self._call("wakeups", wire.WakeupsCall(runs=tuple(runs)), wire.WakeupsReply)
+        return dict(reply.wakeups)
 
     async def rollback_cause(self, run: ClaimedRun) -> RollbackCause:
         return (await self._history(run.id)).cause

@@ -72,6 +72,12 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return f"{'https' if self.secure else 'http'}://{self.host}{port}{self.root}"
 
 
+class RawJson(msgspec.Struct, frozen=True):
+    """A body that is any JSON value, null included."""
+
+    value: Any
+
+
 class Client:
     """Sends requests to a server, one at a time. A request without an answer is repeated if that is harmless."""
 
@@ -94,7 +100,8 @@ class Client:
         """Send a request and return the decoded answer. A POST without a key gets one: it can be repeated."""
         if method == "POST":
             body, key = {} if body is None else body, key or uuid.uuid4().hex
-        text = None if body is None else json.dumps(body).encode()
+        value = body.value if isinstance(body, RawJson) else body
+        text = None if body is None else json.dumps(value).encode()
         async with self._one_at_a_time:
             answer = await self._ask(method, self._target(path, query, tenant), text, key)
             read = await asyncio.to_thread(answer.read)

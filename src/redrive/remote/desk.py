@@ -19,7 +19,7 @@ from redrive.desk.circuits import Circuits
 from redrive.desk.decisions import Replay, ReplayOptions
 from redrive.desk.groups import GroupList
 from redrive.desk.letters import DeadLetters
-from redrive.desk.models import DeadLetter
+from redrive.desk.models import DeadLetter, SentEvent
 from redrive.desk.notifications import Notifications
 from redrive.desk.outbox import Outbox, Sinks
 from redrive.desk.preview import DryRun
@@ -31,7 +31,7 @@ from redrive.errors import ConfigurationError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, field_names
-from redrive.remote.client import TOKEN_VARIABLE, Address, Client, encode_value, make_query, read, without_none
+from redrive.remote.client import TOKEN_VARIABLE, Address, Client, RawJson, encode_value, make_query, read, without_none
 from redrive.remote.contract import IssuedToken, NewToken, NewUser
 from redrive.store.accounts import MemberRow, TenantRow, TokenKind, TokenRow, UserRow
 from redrive.store.filters import LetterFilter
@@ -162,6 +162,20 @@ class RemoteRuns(Runs):
             return await _decide(self._client, path, {"dry_run": dry_run}, options)
         answer: Replay | DryRun = await send(self._client, Runs.retry, run_id, mode, dry_run=dry_run, **options)
         return answer
+
+    async def send(
+        self,
+        run_id: str,
+        name: str,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        tenant: str | None = None,
+        by: str = "unknown",
+    ) -> SentEvent:
+        path = ("runs", run_id, "events", name)
+        found = await self._client.request("POST", *path, body=RawJson(payload), tenant=tenant, key=key)
+        return read(SentEvent, found)
 
 
 class RemoteStarter(RunStarter):
@@ -369,7 +383,7 @@ class Remote:
         self._client = client
         self._home: str | None = None
         self.registered_steps = steps or {}
-        self.runs: Runs = remote(RemoteRuns, client)
+        self.runs: Runs = self.make_runs(RemoteRuns)
         self.starter: RunStarter = RemoteStarter(client)
         self.dlq: DeadLetters = remote(RemoteDeadLetters, client)
         self.circuits = remote(Circuits, client)
@@ -382,6 +396,10 @@ class Remote:
         self.audit = remote(Audit, client)
         self.notifications: Notifications = remote(RemoteNotifications, client)
         self.accounts = RemoteAccounts(client)
+
+    def make_runs(self, kind: type[RemoteRuns]) -> RemoteRuns:
+        """Return the runs of the server with the calls of this class."""
+        return remote(kind, self._client)
 
     async def saga(self, run_id: str, *, tenant: str | None = None) -> Ledger:
         saga = read(Saga, await self._client.request("GET", "runs", run_id, "saga", tenant=tenant))

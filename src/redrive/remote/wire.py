@@ -24,6 +24,7 @@ from redrive.core.transitions import CircuitSampleWrite, EntryWrite, NewRun, Run
 from redrive.reasons import Reason
 from redrive.settle.settler import Settled
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest, SuccessCount
+from redrive.store.events import Mailbox
 from redrive.store.runs import AttemptRow, StartResult
 from redrive.store.workers import Catalogue, ClaimResult, Lane
 from redrive.worker.backend import RollbackCause
@@ -202,6 +203,24 @@ class History(_Record, frozen=True, kw_only=True):
     cause: RollbackCause
 
 
+class MailboxReply(_Record, frozen=True, kw_only=True):
+    """The unread events of a run that the worker holds; None if it does not hold the run."""
+
+    mailbox: Mailbox | None
+
+
+class WakeupsCall(_Record, frozen=True, kw_only=True):
+    """A request for the wake-ups of runs that the worker holds."""
+
+    runs: tuple[_WholeNumber, ...]
+
+
+class WakeupsReply(_Record, frozen=True, kw_only=True):
+    """Pairs of a run and the number of its wake-ups."""
+
+    wakeups: tuple[tuple[int, int], ...]
+
+
 class StartCall(_Record, frozen=True, kw_only=True):
     """Runs to start. With `claim`, the worker holds those that are new and due."""
 
@@ -244,13 +263,13 @@ class Done(_Record, frozen=True, kw_only=True):
 
 Reply = (
     Registered | ClaimResult | WaitReply | Answers | BeatReply | list[HeldReply] | History | list[StartResult]
-    | Permit | CircuitRow | list[CircuitRow] | VersionReply | Done
+    | Permit | CircuitRow | list[CircuitRow] | VersionReply | Done | MailboxReply | WakeupsReply
 )  # fmt: skip
 """All answers of the server."""
 
 Call = (
     Registration | ClaimCall | WaitCall | Batch | BeatCall | Begun | StartCall | PermitRequest | CircuitCall
-    | CircuitsCall | VersionCall
+    | CircuitsCall | VersionCall | WakeupsCall
 )  # fmt: skip
 """All requests of a worker that have a body."""
 
@@ -271,6 +290,11 @@ OUTCOME_NAMES: dict[type[Any], str] = {
     outcomes.ValueRecorded: "recorded",
     outcomes.SleepStarted: "slept",
     outcomes.SleepEnded: "woke",
+    outcomes.WaitStarted: "awaits",
+    outcomes.WaitAnswered: "answered",
+    outcomes.WaitExpired: "unanswered",
+    outcomes.EventsRefused: "events_refused",
+    outcomes.StatusNoted: "status",
     outcomes.RunIdle: "waits",
     outcomes.WorkflowReturned: "ended",
     outcomes.WorkflowFailed: "failed",

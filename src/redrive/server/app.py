@@ -22,6 +22,7 @@ from redrive.server.pages.accounts import members_routes, session_routes
 from redrive.server.pages.activity import activity_routes
 from redrive.server.pages.bulk import bulk_routes as bulk_pages
 from redrive.server.pages.causes import cause_routes
+from redrive.server.pages.events import event_routes
 from redrive.server.pages.forms import TenantEntryLog
 from redrive.server.pages.letters import letter_routes as letter_pages
 from redrive.server.pages.lists import list_routes
@@ -197,7 +198,7 @@ API_ROUTES = (
 
 PAGE_ROUTES = (
     *(session_routes, static_routes, overview_routes, cause_routes, letter_pages, replay_routes, bulk_pages, run_pages),
-    *(operations_routes, workflow_routes, activity_routes, members_routes, list_routes),
+    *(event_routes, operations_routes, workflow_routes, activity_routes, members_routes, list_routes),
 )
 
 

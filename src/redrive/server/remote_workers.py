@@ -384,6 +384,17 @@ class RemoteWorkers:
         )
         return wire.History(journal=await store.journal(run), attempts=await store.attempts(run), cause=cause)
 
+    async def read_mailbox(self, session: WorkerSession, run: int) -> wire.MailboxReply:
+        """Return the unread events of a run that the worker holds."""
+        view = await self.find_view(session, run)
+        return wire.MailboxReply(mailbox=None if view is None else await self._store.mailbox(run))
+
+    async def read_wakeups(self, session: WorkerSession, call: wire.WakeupsCall) -> wire.WakeupsReply:
+        """Return the wake-ups of those of the runs that the worker holds."""
+        held = [run for run in call.runs if await self.find_view(session, run) is not None]
+        found = await self._store.wakeups(held) if held else {}
+        return wire.WakeupsReply(wakeups=tuple(found.items()))
+
     async def start(self, session: WorkerSession, principal: Principal, call: wire.StartCall) -> list[StartResult]:
         """Start runs of the worker's own workflows; with `claim`, the worker holds those that are due."""
         parents = {run.parent for run in call.runs} - {None}

@@ -107,6 +107,7 @@ class RunFilter:
 
     `workflows` are several, of which a run has any. `index` gives values of fields that the workflow declared as
     searchable. `handler_for` is the id of a failed run: its failure handlers match.
+    `waits_for` is the name of an event: runs that wait for it now match.
     """
 
     tenant: str | None = None
@@ -116,6 +117,7 @@ class RunFilter:
     idempotency_key: str | None = None
     queue: str | None = None
     handler_for: str | None = None
+    waits_for: str | None = None
     index: Mapping[str, Any] | None = None
     since: datetime | int | None = None
     until: datetime | int | None = None

@@ -22,6 +22,7 @@ from redrive.store.accounts import AccountStore
 from redrive.store.bulk import BulkDesk, BulkStore
 from redrive.store.circuits import CircuitDesk, CircuitStore
 from redrive.store.deliveries import DeliveryStore
+from redrive.store.events import EventDesk, EventStore
 from redrive.store.groups import GroupDesk, GroupStore
 from redrive.store.letters import LetterDesk
 from redrive.store.notifications import NotificationStore
@@ -66,7 +67,17 @@ class Transaction(Protocol):
 
 
 class DeskStore(
-    RunDesk, LetterDesk, GroupDesk, BulkDesk, CircuitDesk, OutboxDesk, CatalogueDesk, SettingsDesk, StatsDesk, Protocol
+    RunDesk,
+    EventDesk,
+    LetterDesk,
+    GroupDesk,
+    BulkDesk,
+    CircuitDesk,
+    OutboxDesk,
+    CatalogueDesk,
+    SettingsDesk,
+    StatsDesk,
+    Protocol,
 ):
     """The calls for users: the half of the port that can be confined to one tenant."""
 
@@ -119,6 +130,7 @@ class DeskStore(
 
 class Store(
     DeskStore,
+    EventStore,
     GroupStore,
     BulkStore,
     CircuitStore,

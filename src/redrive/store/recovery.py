@@ -209,7 +209,8 @@ async def _drop_runs(session: Session, now: int, old: Sequence[Any]) -> None:
     if not old:
         return
     ids = [id for id, _ in old]
-    for name in ("drop_replays", "drop_entries", "drop_attempts", "drop_inputs"):
+    run_rows = ("drop_entries", "drop_attempts", "drop_inputs", "drop_events", "drop_waits", "drop_notes")
+    for name in ("drop_replays", *run_rows):
         await session.rows(SQL[name], runs=ids)
     await session.rows(STARTS["drop_index"], runs=ids)
     await session.rows(SQL["mark_purged"], runs=[id for id, named in old if named], now=now)

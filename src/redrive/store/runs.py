@@ -180,7 +180,7 @@ class RunCalls:
     async def runs(self, session: Session, where: RunFilter, *, limit: int, cursor: str | None) -> Page[RunRow]:
         request = PageRequest.of(limit, cursor)
         query = ListQuery(session, "runs", await detect_popular(session, filter_values(where)), run_row)
-        found = await query.fetch(request.window, parse_states(where.status, RunStatus))
+        found = await query.fetch(request.window, _wanted_states(where))
         return request.page(found.rows, found.reached)
 
     @read_call()
@@ -192,7 +192,7 @@ class RunCalls:
             session, "runs", values, lambda row: RunSummary(row[0], _RUNS[row[1]], *row[2:4]), "runs.summaries"
         )
         window = Window(most=most, above=0) if oldest else Window(most=most)
-        return (await query.fetch(window, parse_states(where.status, RunStatus))).rows
+        return (await query.fetch(window, _wanted_states(where))).rows
 
     @read_call()
     async def run_counts(self, session: Session, where: RunFilter, *, seconds: int, slots: int, most: int) -> RunCounts:
@@ -222,6 +222,15 @@ class RunCalls:
     async def attempts(self, session: Session, run: int) -> list[AttemptRow]:
         rows = await session.rows(SQL["attempts"], run=run)
         return [build_record(AttemptRow, row, end=AttemptEnd) for row in rows]
+
+
+def _wanted_states(where: RunFilter) -> Sequence[str] | None:
+    """Return the states that a filter wants; None for all. Only a run that has not ended waits for anything."""
+    states = parse_states(where.status, RunStatus)
+    if where.waits_for is None:
+        return states
+    waiting = (RunStatus.SLEEPING.value, RunStatus.RUNNING.value)
+    return [state for state in waiting if states is None or state in states]
 
 
 async def read_runs(session: Session, public_ids: Sequence[str]) -> list[RunRow]:

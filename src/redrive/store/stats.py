@@ -90,7 +90,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     `letters`: open dead letters by workflow. `oldest_letter`: when the first of them was written.
     `due`: claimable runs by workflow. `overdue`: those that have waited for more than a minute. `due_since`: when
     the first became due. The last two leave out paused workflows. `suspects`: runs whose worker died.
-    `parked`: runs that wait for a circuit.
+    `parked`: runs that wait for a circuit. `waiting`: waits for events. `unread_events`: events that no wait took.
     """
 
     now: int
@@ -101,6 +101,8 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     due_since: int | None = None
     suspects: int = 0
     parked: int = 0
+    waiting: int = 0
+    unread_events: int = 0
     circuits: tuple[CircuitCount, ...] = ()
     sinks: tuple[SinkLag, ...] = ()
     workers: Mapping[str, int] = msgspec.field(default_factory=dict)
@@ -168,6 +170,8 @@ class StatsCalls:
             due_since=since,
             suspects=await session.value(SQL["suspects"], **limits),
             parked=await session.value(SQL["parked"], **limits),
+            waiting=await session.value(SQL["waiting"], **limits),
+            unread_events=await session.value(SQL["unread_events"], **limits),
             circuits=tuple(CircuitCount(key, CircuitStatus(status), count) for key, status, count in circuits),
             sinks=tuple(SinkLag(*row) for row in await session.rows(SQL["sink_lags"], **limits)),
             workers=dict(await session.rows(SQL["workers_by_state"], **limits)),

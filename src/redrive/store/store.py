@@ -16,6 +16,7 @@ from redrive.store.accounts import AccountStore
 from redrive.store.bulk import BulkCalls
 from redrive.store.circuits import CircuitCalls
 from redrive.store.deliveries import DeliveryCalls
+from redrive.store.events import EventCalls
 from redrive.store.groups import GroupCalls
 from redrive.store.letters import LetterCalls
 from redrive.store.notifications import NotificationCalls, NotificationStore
@@ -34,6 +35,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds
 
 class SqlStore(
     RunCalls,
+    EventCalls,
     LetterCalls,
     GroupCalls,
     BulkCalls,

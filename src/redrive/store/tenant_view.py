@@ -27,6 +27,7 @@ from redrive.store.accounts import AccountStore
 from redrive.store.bulk import BulkChange, BulkItemRow, BulkItemStatus, BulkRow, NewBulk
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitStats, CircuitUpdate, CircuitUpdateResult
 from redrive.store.deliveries import MessageRow
+from redrive.store.events import EventRow, NewEvent, RunNote, SendResult
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.groups import GroupChange, GroupOrder, GroupPage, GroupRow, GroupTotals, GroupVersion
 from redrive.store.letters import AuditRow, DecisionCase, Facets, LetterRow, Triage, count_facets
@@ -272,6 +273,17 @@ class TenantView(_Confined["DeskStore"]):
 
     async def attempts(self, run: int) -> list[AttemptRow]:
         return await self._inner.attempts(run) if run in self._shown else []
+
+    async def send(self, event: NewEvent) -> SendResult | None:
+        self._require_tenant(event.tenant, *(() if event.audit is None else (event.audit.tenant,)))
+        # A token for some workflows reaches their runs only. A full replay does not change the workflow.
+        return None if await self.run(event.run_id) is None else await self._inner.send(event)
+
+    async def events(self, run: int, *, after: int = 0, most: int = 1000) -> list[EventRow]:
+        return await self._inner.events(run, after=after, most=most) if run in self._shown else []
+
+    async def run_note(self, run: int) -> RunNote | None:
+        return await self._inner.run_note(run) if run in self._shown else None
 
     async def letter(self, public_id: str, *, tenant: str | None = None) -> LetterRow | None:
         excluded = self._excludes_tenant(tenant)

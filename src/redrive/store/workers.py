@@ -44,12 +44,13 @@ MAX_WORKERS = 1000
 
 
 class CatalogueItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A registered workflow or step."""
+    """A registered workflow or step. `events`: the JSON Schemas of the events that a workflow declares."""
 
     name: str
     options: str
     schema_in: str
     schema_out: str
+    events: str | None = None
 
 
 class CatalogueRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -61,6 +62,7 @@ class CatalogueRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     options: str
     schema_in: str
     schema_out: str
+    events: str | None = None
 
 
 class Catalogue(msgspec.Struct, frozen=True, kw_only=True, gc=False):

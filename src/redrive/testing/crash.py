@@ -12,7 +12,7 @@ like the undisturbed one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -76,6 +76,7 @@ async def crash_everywhere(
     *args: Any,
     setup: Setup | None = None,
     check: Check | None = None,
+    events: Sequence[tuple[str, Any]] = (),
     **options: Any,
 ) -> list[CrashPoint]:
     """Run the workflow with a crash at every point, and check that each run ends like an undisturbed one.
@@ -93,15 +94,16 @@ async def crash_everywhere(
 
     Each run gets a new, empty store. `await setup(e)` prepares it, for instance resets your fakes.
     `await check(e, run)` adds your own conditions: for instance that `e.fetch("SELECT ...")` shows the effect of a
-    transactional step once. Values of steps and of `redrive.now` that differ between undisturbed runs are not
-    compared. A run may make fewer calls than another, because store calls are batched: points beyond its last call
-    are not among those returned.
+    transactional step once. `events` are sent to the run one after the other, each with its payload, as in
+    `[("approved", {"by": "ann"})]`; the first one when the run has done all that it can without it. Values of steps
+    and of `redrive.now` that differ between undisturbed runs are not compared. A run may make fewer calls than
+    another, because store calls are batched: points beyond its last call are not among those returned.
 
     A crash takes time, as in production: the lease must pass, then the run waits for its backoff. A workflow whose
     path depends on time (shorter time limits, races) may end differently for a good reason; test it with `faults`.
     Schedules do not start runs meanwhile.
     """
-    trials = _TrialRuns(workflow, args, options, setup, check)
+    trials = _TrialRuns(workflow, args, options, setup, check, events)
     comparison, points = await trials.learn()
     tried = []
     for point in points:
@@ -185,6 +187,7 @@ class _TrialRuns:
     options: dict[str, Any]
     setup: Setup | None
     check: Check | None
+    events: Sequence[tuple[str, Any]]
 
     async def learn(self) -> tuple[Comparison, list[CrashPoint]]:
         """Run the workflow undisturbed: twice alike, then at another time with other random numbers."""
@@ -221,7 +224,11 @@ class _TrialRuns:
             e = Engine(app, simulation)
             if self.setup is not None:
                 await self.setup(e)
-            report = await e.run(self.workflow, *self.args, **self.options)
+            handle = await self.workflow.start(*self.args, **self.options)
+            await e.settle()
+            for number, (name, payload) in enumerate(self.events):
+                await e.send(handle, name, payload, key=f"event {number}")
+            report = await e.finish(handle)
             await e.finish_all()
             if self.check is not None:
                 await self.check(e, report)

@@ -17,7 +17,7 @@ from redrive.core.idempotency import letter_id
 from redrive.core.outbox import TopicPattern
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus, StepStatus
-from redrive.desk.models import DeadLetter, Run, StepRecord
+from redrive.desk.models import DeadLetter, Run, SentEvent, StepRecord
 from redrive.desk.runs import find_failure_handler_runs
 from redrive.duration import Duration, format_duration, parse_duration, to_micros
 from redrive.errors import ConfigurationError, NotFound, RunFailed
@@ -183,6 +183,14 @@ class Engine:
             else:
                 break
         raise TimeoutError(await self._explain_unfinished(handle, began))
+
+    async def send(
+        self, run: RunHandle[Any] | str, name: str, payload: Any = None, *, key: str | None = None, by: str = "test"
+    ) -> SentEvent:
+        """Send an event to a run, and do everything that is due because of it."""
+        sent = await self.app.runs.send(run if isinstance(run, str) else run.id, name, payload, key=key, by=by)
+        await self.settle()
+        return sent
 
     async def handlers(self, run: RunReport | RunHandle[Any] | str) -> list[RunReport]:
         """Finish the runs that handle the failure of a run; return their reports in the order of their start."""

@@ -60,6 +60,7 @@ class Attempt(msgspec.Struct, eq=False):
     marked: bool = False
     _details: str | None = None
     _heard: float | None = None
+    _sent_events: int = 0
 
     @property
     def run_id(self) -> str:
@@ -88,6 +89,12 @@ class Attempt(msgspec.Struct, eq=False):
         self._details = None if details is None else json.dumps(details)[:4000]
         self._heard = self.execution.clock.monotonic()
         self.has_heartbeat = True
+
+    def next_event(self) -> int:
+        """Return the number of the next event that this attempt sends: its place in the step is its key."""
+        with _LOCK:
+            self._sent_events += 1
+            return self._sent_events - 1
 
     def publish(self, topic: str, payload: Any, key: str | None = None) -> MessageId:
         """Publish a message if this attempt succeeds. May be called from any thread."""

@@ -19,6 +19,7 @@ from redrive.observability.counters import SettleListener
 from redrive.settle.circuits import after_samples, update_circuit
 from redrive.settle.settler import LocalSettler, Settled, make_lenient_run_view
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
+from redrive.store.events import Mailbox
 from redrive.store.port import LeaseConnection, Store, Transaction
 from redrive.store.runs import AttemptRow
 from redrive.store.workers import Catalogue, ClaimRequest, ClaimResult, NewWorker, live_workers
@@ -77,6 +78,12 @@ class Backend(Protocol):
     async def attempts(self, run: int) -> list[AttemptRow]:
         """Return all attempts of such a run that did not succeed."""
 
+    async def mailbox(self, run: int) -> Mailbox | None:
+        """Return the unread events of such a run, with its wake-ups and its fence."""
+
+    async def wakeups(self, runs: Sequence[int]) -> dict[int, int]:
+        """Return the number of wake-ups of each of these runs."""
+
     async def rollback_cause(self, run: ClaimedRun) -> RollbackCause:
         """Return why such a run is rolled back."""
 
@@ -114,6 +121,8 @@ class LocalBackend:
         self.changed = store.changed
         self.journal = store.journal
         self.attempts = store.attempts
+        self.mailbox = store.mailbox
+        self.wakeups = store.wakeups
         self.permit = store.permit
         self.circuits_changed_since = store.circuits_changed_since
         self.count_successes = store.count_successes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid as uuid_module
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -10,13 +11,19 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol
 
-from redrive.clock import SystemClock
+from redrive.clock import MICROS, SystemClock
+from redrive.core.events import MAX_UNREAD, Wait, WaitMode, check_event_name
+from redrive.core.payload import signature_of_type
 from redrive.duration import Duration, parse_duration, to_datetime
-from redrive.errors import MisusedStep
+from redrive.errors import InputError, MisusedStep
 from redrive.observability.logs import describe_run
+from redrive.reasons import Reason, ReasonCode, quote
+from redrive.records import replace
 from redrive.worker.attempt import Attempt, MessageId
 from redrive.worker.branches import Branch, current_scope
+from redrive.worker.events import NO_DEFAULT, WaitRequest
 from redrive.worker.execution import Execution
+from redrive.worker.status import make_note
 
 
 class StepInfo(Protocol):
@@ -84,6 +91,84 @@ def sleep(duration: Duration) -> Awaitable[None]:
     call: Any = branch.execution.requests.sleep(branch, wait)
     blocked: Awaitable[None] = branch.execution.call_from_thread(call) if branch.threaded else call
     return blocked
+
+
+def wait_for(
+    name: str, *, timeout: Duration | None = None, default: Any = NO_DEFAULT, type: Any = None
+) -> Awaitable[Any]:
+    """Wait for an event that is sent to this run, and return its payload. The run costs nothing meanwhile.
+
+    An event that came before is returned at once. After `timeout` this raises `WaitExpired`, a `TimeoutError`, or
+    returns `default` if that is given. The payload has the type that the workflow declares for the event, or `type`.
+    In a `def` workflow the call itself blocks.
+    """
+    waiting: Awaitable[Any] = _wait(
+        "wait_for", Wait(mode=WaitMode.ONE, names=_event_names(name)), timeout, default, type
+    )
+    return waiting
+
+
+def wait_for_any(*names: str, timeout: Duration | None = None, default: Any = NO_DEFAULT) -> Awaitable[Any]:
+    """Wait for the first event with one of these names, and return it as an `Event`. See `wait_for`."""
+    waiting: Awaitable[Any] = _wait(
+        "wait_for_any", Wait(mode=WaitMode.ANY, names=_event_names(*names)), timeout, default, None
+    )
+    return waiting
+
+
+def receive(name: str, *, upto: int = 100, within: Duration = 0, type: Any = None) -> Awaitable[list[Any]]:
+    """Wait for an event, collect more of the same name, and return the list of their payloads.
+
+    The list has up to `upto` events that came within `within` after the first one.
+    """
+    if isinstance(upto, bool) or not isinstance(upto, int) or not 1 <= upto <= MAX_UNREAD:
+        raise InputError(Reason(ReasonCode.WAIT_LIMITS_INVALID, field="upto", given=quote(upto), most=MAX_UNREAD))
+    length = int(parse_duration(within, "within") * MICROS)
+    wait = Wait(mode=WaitMode.MANY, names=_event_names(name), upto=upto, within=length)
+    waiting: Awaitable[list[Any]] = _wait("receive", wait, None, NO_DEFAULT, type)
+    return waiting
+
+
+def _event_names(*names: Any) -> tuple[str, ...]:
+    checked = tuple(dict.fromkeys(check_event_name(name) for name in names))
+    return checked or (check_event_name(""),)
+
+
+def _wait(call: str, wait: Wait, timeout: Duration | None, default: Any, kind: Any) -> Any:
+    seconds = None if timeout is None else parse_duration(timeout, "timeout")
+    branch = _current_branch(f"redrive.{call}")
+    if branch is None:
+        raise MisusedStep(
+            f"redrive.{call}() works only in workflows that an engine runs: events are sent to a run. "
+            "In a unit test, use redrive.testing.engine and e.send()"
+        )
+    execution = branch.execution
+    declared = execution.workflow.events
+    for name in wait.names:
+        if declared is not None and name not in declared:
+            known = ", ".join(sorted(declared)) or "none"
+            raise InputError(
+                Reason(ReasonCode.EVENT_UNDECLARED, workflow=execution.workflow.name, event=name, known=known)
+            )
+    given = None if kind is None else signature_of_type(kind)
+    types = {name: given or (declared or {}).get(name) for name in wait.names}
+    if wait.mode is not WaitMode.ANY and (one := types[wait.names[0]]) is not None:
+        wait = replace(wait, schema=json.loads(one.schemas()[1]))
+    request = WaitRequest(call=call, wait=wait, types=types, timeout=seconds, default=default)
+    waiting: Any = execution.requests.events.wait(branch, request)
+    return execution.call_from_thread(waiting) if branch.threaded else waiting
+
+
+def set_status(text: str, *, progress: float | None = None, **data: Any) -> None:
+    """Set the status of the run, which users see while it runs: a text, a share from 0 to 1, and more data.
+
+    Only the latest status is kept. It works in workflow code and in steps, costs no journal entry, and may be lost in
+    a crash. Outside a run it does nothing.
+    """
+    note = make_note(text, progress, data)
+    here = current_scope.get()
+    if isinstance(here, Branch | Attempt):
+        here.execution.status.set(note)
 
 
 def publish(topic: str, payload: Any, key: str | None = None) -> MessageId:

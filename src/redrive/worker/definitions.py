@@ -11,7 +11,7 @@ import functools
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
@@ -32,6 +32,7 @@ from redrive.errors import (
     RegistrationError,
     RunDetached,
     StepFailed,
+    WaitExpired,
 )
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
@@ -179,12 +180,16 @@ class Step(Generic[P, R]):
 
 
 class WorkflowDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered workflow, as the worker needs it."""
+    """A registered workflow, as the worker needs it.
+
+    `events`: the types of the events that it declares, by name; None if it declares none, and takes any.
+    """
 
     name: str
     fn: Callable[..., Any]
     signature: Signature
     is_async: bool
+    events: Mapping[str, Signature] | None = None
 
 
 class TooManyEntries(RedriveError):
@@ -279,12 +284,12 @@ def _make_exception_outcome(execution: Execution, error: BaseException, *, stage
     )
 
 
-def _step_failures(error: BaseException) -> Iterator[StepFailed]:
-    """Yield the step failures in an exception: itself, or those in an exception group."""
+def _step_failures(error: BaseException) -> Iterator[StepFailed | WaitExpired]:
+    """Yield the failures of steps and waits in an exception: itself, or those in an exception group."""
     found = [error]
     while found:
         one = found.pop()
-        if isinstance(one, StepFailed):
+        if isinstance(one, StepFailed | WaitExpired):
             yield one
         elif isinstance(one, BaseExceptionGroup):
             found.extend(reversed(one.exceptions))

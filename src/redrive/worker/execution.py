@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,7 @@ from redrive.worker.branches import Branch, ResultOrder, current_scope
 from redrive.worker.definitions import call_function
 from redrive.worker.requests import DETACHED_REQUESTS, Requests
 from redrive.worker.rollback import confirm_and_end, roll_back
+from redrive.worker.status import StatusNotes
 from redrive.worker.waits import Waits
 
 if TYPE_CHECKING:
@@ -100,6 +102,7 @@ class Execution:
         self._recording: dict[int, asyncio.Future[Settled]] = {}  # results on their way, by number
         self._difference: Reason | None = None
         self._helpers: set[asyncio.Task[Any]] = set()
+        self._status: StatusNotes | None = None
 
     async def execute(self) -> None:
         """Execute the run until it has ended or was detached."""
@@ -148,6 +151,7 @@ class Execution:
         """
         if not (self._helpers or self.order.branches):
             self.requests = DETACHED_REQUESTS
+            self._status = None
 
     async def _settle_end(self, outcome: Outcome) -> None:
         requests = self.requests
@@ -315,11 +319,32 @@ class Execution:
             self.spawn(single_step.stop())
         elif self.waits.may_park and self.is_live and not self.busy:
             self.waits.begin_parking()
-            self.spawn(self._record_waiting())
+            self.spawn(self._record_waiting(self.worker.hold()))
 
-    async def _record_waiting(self) -> None:
+    def fall_asleep(self, seen: int | None) -> None:
+        """Free the run's slot. With `seen` it waits for events, and stays in memory for one hold."""
+        self.waits.fall_asleep()
+        if seen is not None:
+            self._begin_hold()
+
+    def _begin_hold(self) -> None:
+        self.waits.hold(self.worker.settings.hold, self._on_hold_over)
+
+    def _on_hold_over(self) -> None:
+        """Release a run that waited in memory for as long as it may. Any worker claims it when its event comes."""
+        if not self.is_live or not self.waits.asleep:
+            return
+        if self.busy or self.waits.parking or self.waits.is_kept_awake or self.order.is_checking or not self.waits:
+            self._begin_hold()  # a branch is looking for its event, or continues just now
+            return
+        self.waits.begin_parking()
+        self.spawn(self._record_waiting(0))
+
+    async def _record_waiting(self, hold: int) -> None:
+        waits = self.requests.event_waits
         try:
-            settled = await self.settle(self.waits.outcome(self.view, self.worker.hold()))
+            seen = waits.seen if waits is not None and waits.is_open else None
+            settled = await self.settle(self.waits.outcome(self.view, hold, seen))
         except RunDetached:
             return
         finally:
@@ -328,19 +353,25 @@ class Execution:
         if change is not None and change.release:
             self.detach()
         else:
-            self.waits.fall_asleep()
+            self.fall_asleep(seen)
 
     async def settle(self, outcome: Outcome) -> Settled:
         """Send an outcome and wait until the decision is durable."""
+        return self.check(await self.submit(outcome))
+
+    async def submit(self, outcome: Outcome) -> Settled:
+        """Send an outcome and wait for the answer, which may say that it was refused."""
         if self.dead:
             raise RunDetached
+        if self._status is not None:
+            self._status.flush()
         self._in_flight += 1
         answer = self.worker.committer.submit(outcome)
         done: int | None = getattr(outcome, "done", None)
         if done is not None:
             self._recording[done] = answer
         try:
-            return self.check(await answer)
+            return await answer
         finally:
             self._in_flight -= 1
             if done is not None:
@@ -366,6 +397,18 @@ class Execution:
         self.detach()
         raise RunDetached
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the worker."""
+        return self._loop
+
+    @property
+    def status(self) -> StatusNotes:
+        """The status that the code of the run sets."""
+        if self._status is None:
+            self._status = StatusNotes(self)
+        return self._status
+
     def generation_of(self, key: str) -> int:
         """Return the generation of a call, which is part of the key that outside services see."""
         current = self.claimed.generation
@@ -380,6 +423,7 @@ class Execution:
         if self.dead:
             return
         self.dead = True
+        self.waits.end_hold()
         self.order.close()
         here = asyncio.current_task()
         for task in (*self.order.branches, *self._helpers):
@@ -405,8 +449,8 @@ class Execution:
 
     @property
     def busy(self) -> bool:
-        """True while a step executes, something is being recorded, or another run is being started."""
-        return bool(self.open) or self._in_flight > 0 or self.requests.is_starting
+        """True while a step executes, something is being recorded, or the store is being asked for something."""
+        return bool(self.open) or self._in_flight > 0 or self.requests.is_asking
 
     @property
     def is_settling(self) -> bool:
@@ -415,8 +459,15 @@ class Execution:
 
     def make_release_outcome(self) -> RunReleased:
         """Return the outcome that releases the run as it is."""
-        delay = 0.0 if self.open or self.waits.is_kept_awake else self.waits.first_due_in()
-        return RunReleased(run=self.view, open=self.open_steps(), delay=int(delay * MICROS))
+        waits, delay = self.requests.event_waits, 0.0
+        if not (self.open or self.waits.is_kept_awake):
+            delay = self.waits.first_due_in()
+        return RunReleased(
+            run=self.view,
+            open=self.open_steps(),
+            delay=None if delay == math.inf else int(delay * MICROS),
+            seen=waits.seen if waits is not None and waits.is_open else None,
+        )
 
     def open_steps(self) -> tuple[OpenEntry, ...]:
         """Return the entries that have not ended: attempts under way, and waits."""

@@ -3,7 +3,8 @@
     step       recorded? -> the record.   new? -> try, settle, wait, try again ... -> value or StepFailed
     sleep      recorded? -> continue.     new? -> record when it ends, wait
     limit      recorded? -> as it was.    new? -> record when it ends, watch
-    start      recorded? -> the record.   new? -> start the run, record that
+    start      recorded? -> the record.   new? -> start the run, record that; so for an event that is sent
+    wait       recorded? -> the record.   new? -> look, record the wait, look again ... (worker/events.py)
     record     recorded? -> the record.   new? -> make the value, send it
     publish    recorded? -> its id.       new? -> send the message
 
@@ -42,6 +43,7 @@ from redrive.errors import PayloadError, RunDetached, StepFailed
 from redrive.worker.attempt import new_message
 from redrive.worker.branches import Branch, current_scope
 from redrive.worker.definitions import TooManyEntries
+from redrive.worker.events import EventWaits
 from redrive.worker.step_call import StepCall
 from redrive.worker.waits import TimeLimit
 
@@ -64,11 +66,12 @@ class Requests:
     """
 
     __slots__ = (
+        "_asking",
+        "_events",
         "_execution",
         "_failed",
         "_journal",
         "_order",
-        "_starting",
         "held_back",
         "load_error",
         "pivoted",
@@ -84,9 +87,10 @@ class Requests:
         self._failed: dict[str, FailedStep] = {}
         self.held_back: list[ValueRecorded] = []
         self.unsaved: QueuedOutcome | None = None
-        self._starting = 0
+        self._asking = 0
         self.reserved = False
         self.pivoted = False
+        self._events: EventWaits | None = None
         self.load_error: PayloadError | None = None  # of a recorded result that no longer fits its type
         self.single_step: SingleStepReplay | None = None
         if execution.claimed.sole_step is not None:
@@ -95,7 +99,7 @@ class Requests:
     async def step(self, branch: Branch, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return a step's recorded result, or call it until it succeeds or fails for good."""
         execution = self._execution
-        branch, place, entry = self._find_entry(branch, EntryKind.STEP, step.name)
+        branch, place, entry = self.find_entry(branch, EntryKind.STEP, step.name)
         branch.enter_call()
         try:
             if step.cancel is not None:
@@ -148,8 +152,8 @@ class Requests:
     async def sleep(self, branch: Branch, seconds: float) -> None:
         """Wait durably."""
         execution = self._execution
-        branch, place, entry = self._find_entry(branch, EntryKind.SLEEP, "redrive.sleep")
-        with self._mark_blocked(branch):
+        branch, place, entry = self.find_entry(branch, EntryKind.SLEEP, "redrive.sleep")
+        with self.mark_blocked(branch):
             try:
                 if entry is not None and entry.done is not None:
                     await self._order.pass_result(entry.done, entry.key)
@@ -166,7 +170,7 @@ class Requests:
 
     async def _sleep_live(self, place: EntryRef, entry: EntryRow | None, seconds: float) -> None:
         execution = self._execution
-        await self._wait_until_live(place)
+        await self.wait_until_live(place)
         if entry is None:
             idle, hold = execution.is_only_branch(), execution.worker.hold()
             settled = await execution.settle(
@@ -180,7 +184,7 @@ class Requests:
         await execution.settle(SleepEnded(run=execution.view, place=place, done=done, resumes=resumes))
         await self._order.pass_result(done, place.key)
 
-    async def _wait_until_live(self, place: EntryRef) -> None:
+    async def wait_until_live(self, place: EntryRef) -> None:
         """Wait until a call that is not recorded may begin."""
         if self.single_step is not None:
             await self.single_step.block_other_steps(place)
@@ -191,7 +195,7 @@ class Requests:
     def limit(self, branch: Branch, seconds: float) -> TimeLimit:
         """Begin a durable time limit for the block of code that the current task enters."""
         execution = self._execution
-        _, place, entry = self._find_entry(branch, EntryKind.TIMER, "redrive.timeout")
+        _, place, entry = self.find_entry(branch, EntryKind.TIMER, "redrive.timeout")
         task = asyncio.current_task()
         assert task is not None
         limit = TimeLimit(execution, place, task)
@@ -209,33 +213,57 @@ class Requests:
 
     async def start(self, branch: Branch, name: str, start: Callable[[str], Coroutine[Any, Any, str]]) -> str:
         """Start another run, once: `start` gets a key that is the same when the run is resumed."""
+        return await self.call_once(branch, EntryKind.START, f"redrive.start {name}", start)
+
+    async def call_once(
+        self, branch: Branch, kind: EntryKind, name: str, call: Callable[[str], Coroutine[Any, Any, str]]
+    ) -> str:
+        """Ask the store for something, once: `call` gets a key that is the same when the run is resumed."""
         execution = self._execution
-        branch, place, entry = self._find_entry(branch, EntryKind.START, f"redrive.start {name}")
-        with self._mark_blocked(branch):
+        branch, place, entry = self.find_entry(branch, kind, name)
+        with self.mark_blocked(branch):
             if entry is not None and entry.done is not None and entry.output is not None:
                 await self._order.pass_result(entry.done, entry.key)
                 return str(json.loads(entry.output))
-            await self._wait_until_live(place)
-            self._starting += 1
-            try:
+            await self.wait_until_live(place)
+            with self.ask_store():
                 # Like the idempotency keys of steps, the key is the same for all replays of a run.
                 claimed, generation = execution.claimed, execution.generation_of(place.key)
                 key = f"{claimed.root or claimed.public_id}{place.key}"
-                started = await start(f"{key}:{generation}" if generation else key)
-            finally:
-                self._starting -= 1
+                started = await call(f"{key}:{generation}" if generation else key)
             done, output = self._journal.new_done_number(), json.dumps(started)
             await execution.settle(ValueRecorded(run=execution.view, place=place, output=output, done=done))
             await self._order.pass_result(done, place.key)
             return started
 
     @property
-    def is_starting(self) -> bool:
-        """True while the store is being asked to start another run."""
-        return self._starting > 0
+    def events(self) -> EventWaits:
+        """The waits of the run for events."""
+        if self._events is None:
+            self._events = EventWaits(self._execution)
+        return self._events
+
+    @property
+    def event_waits(self) -> EventWaits | None:
+        """The waits for events, None if the run never had one."""
+        return self._events
+
+    @property
+    def is_asking(self) -> bool:
+        """True while the store is being asked for something on behalf of the function, such as another run."""
+        return self._asking > 0
 
     @contextmanager
-    def _mark_blocked(self, branch: Branch) -> Iterator[None]:
+    def ask_store(self) -> Iterator[None]:
+        """Mark that the store is being asked for something: the run is neither idle nor drained meanwhile."""
+        self._asking += 1
+        try:
+            yield
+        finally:
+            self._asking -= 1
+
+    @contextmanager
+    def mark_blocked(self, branch: Branch) -> Iterator[None]:
         """Mark the branch as blocked by the engine; if the run is over here, its code unwinds."""
         branch.enter_call()
         try:
@@ -247,7 +275,7 @@ class Requests:
         finally:
             branch.busy -= 1
 
-    def _find_entry(self, branch: Branch, kind: EntryKind, name: str) -> tuple[Branch, EntryRef, EntryRow | None]:
+    def find_entry(self, branch: Branch, kind: EntryKind, name: str) -> tuple[Branch, EntryRef, EntryRow | None]:
         """Return the branch that makes a call, the position of the call in the journal, and its recorded entry."""
         execution, journal = self._execution, self._journal
         if execution.dead or execution.ending:
@@ -287,7 +315,7 @@ class Requests:
 
     def _record(self, branch: Branch, name: str, make: Callable[[], Any]) -> Any:
         execution = self._execution
-        _, place, entry = self._find_entry(branch, EntryKind.NOTE, name)
+        _, place, entry = self.find_entry(branch, EntryKind.NOTE, name)
         if entry is not None and entry.output is not None:
             return json.loads(entry.output)
         value = make()
@@ -298,7 +326,7 @@ class Requests:
     def _publish(self, branch: Branch, topic: str, payload: Any, key: str | None) -> str:
         execution = self._execution
         name = f"redrive.publish {check_topic(topic)}"
-        _, place, entry = self._find_entry(branch, EntryKind.PUBLISH, name)
+        _, place, entry = self.find_entry(branch, EntryKind.PUBLISH, name)
         if entry is not None:
             return message_id(execution.claimed.public_id, place.index, 0)
         if self.single_step is not None:

@@ -1,20 +1,21 @@
-"""The waits of one run: for a time, for a circuit, and time limits.
+"""The waits of one run: for a time, for a circuit, for events, and time limits.
 
 A run that waits should cost nothing. If all its branches wait, it is recorded as sleeping and frees its slot.
 If its first wait is longer than the worker's hold, the worker releases the run, which leaves memory as well.
+A wait for events has no known end: the run stays in memory for the whole hold, and is released afterwards.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from redrive.clock import MICROS, Clock
+from redrive.clock import MICROS, Clock, Timer
 from redrive.core.outcomes import EntryCancelled, EntryRef, OpenEntry, RunIdle, RunView, SleepEnded
 from redrive.errors import RunDetached
 
@@ -26,12 +27,16 @@ _RECHECK_INTERVAL = 30.0  # a run is parked on one circuit; if it waits for seve
 
 
 class _WaitingEntry(msgspec.Struct, frozen=True, gc=False):
-    """An entry that waits: for its time (a sleep, a retry, a time limit), or for a circuit."""
+    """An entry that waits: for its time (a sleep, a retry, a time limit), for a circuit, or for events.
+
+    `due` is infinite for a wait for events without a limit.
+    """
 
     place: EntryRef
     attempt: int
     due: float
     circuit: str | None = None
+    events: bool = False
 
 
 class Waits(msgspec.Struct, eq=False):
@@ -43,6 +48,7 @@ class Waits(msgspec.Struct, eq=False):
 
     _clock: Clock
     _held: HeldRuns
+    _hold_timer: Timer | None = None
     _waits: dict[str, _WaitingEntry] = {}
     _awake: int = 0
     parking: asyncio.Future[None] | None = None
@@ -56,16 +62,21 @@ class Waits(msgspec.Struct, eq=False):
         return key in self._waits
 
     @contextmanager
-    def count(self, place: EntryRef, attempt: int, seconds: float, circuit: str | None = None) -> Iterator[None]:
-        """Count an entry as waiting, for its time or for a circuit."""
-        self._waits[place.key] = _WaitingEntry(place, attempt, self._clock.monotonic() + seconds, circuit)
+    def count(
+        self, place: EntryRef, attempt: int, seconds: float, circuit: str | None = None, *, events: bool = False
+    ) -> Iterator[None]:
+        """Count an entry as waiting: for its time, for a circuit, or for events."""
+        self._waits[place.key] = _WaitingEntry(place, attempt, self._clock.monotonic() + seconds, circuit, events)
         try:
             yield
         finally:
             del self._waits[place.key]
 
     def first_due_in(self) -> float:
-        """Return the seconds until the first wait for a time is over; 0 if there is none."""
+        """Return the seconds until the first wait for a time is over; 0 if there is none.
+
+        It is infinite if only events end the waits.
+        """
         now = self._clock.monotonic()
         times = (wait.due for wait in self._waits.values() if wait.circuit is None)
         return max(0.0, min(times, default=now) - now)
@@ -110,8 +121,8 @@ class Waits(msgspec.Struct, eq=False):
         if self.parking is not None:
             await asyncio.shield(self.parking)
 
-    def outcome(self, run: RunView, hold: int) -> RunIdle:
-        """Return the outcome to record: until when the run waits, and for which circuit."""
+    def outcome(self, run: RunView, hold: int, seen: int | None = None) -> RunIdle:
+        """Return the outcome to record: until when the run waits, for which circuit, and for events after `seen`."""
         circuits = list(dict.fromkeys(wait.circuit for wait in self._waits.values() if wait.circuit))
         timed = any(wait.circuit is None for wait in self._waits.values())
         seconds = self.first_due_in() if timed else math.inf
@@ -122,6 +133,7 @@ class Waits(msgspec.Struct, eq=False):
             delay=None if seconds == math.inf else int(seconds * MICROS),
             hold=hold,
             parked_on=circuits[0] if circuits else None,
+            seen=seen,
         )
 
     def fall_asleep(self) -> None:
@@ -129,13 +141,25 @@ class Waits(msgspec.Struct, eq=False):
         self.asleep = True
         self._held.rest(self)
 
+    def hold(self, seconds: float, on_over: Callable[[], None]) -> None:
+        """Call `on_over` after this time, unless the run continues or is detached before."""
+        self.end_hold()
+        self._hold_timer = self._clock.call_later(seconds, on_over)
+
     def wake_up(self) -> bool:
         """Return True if the store still shows the run as sleeping: the next write must correct that."""
         if not self.asleep:
             return False
         self.asleep = False
+        self.end_hold()
         self._held.wake(self)
         return True
+
+    def end_hold(self) -> None:
+        """Forget the hold: the run continues, or left this worker."""
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+            self._hold_timer = None
 
 
 class TimeLimit:

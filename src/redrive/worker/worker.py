@@ -48,6 +48,7 @@ from redrive.worker.circuits import Circuits
 from redrive.worker.claimer import Claimer, HeldRuns, Wakeup
 from redrive.worker.committer import Committer, MessageForwarder
 from redrive.worker.definitions import Step, WorkflowDefinition
+from redrive.worker.events import EventWaits
 from redrive.worker.execution import Execution
 from redrive.worker.lease import HeldRunsReport, Lease
 from redrive.worker.rollback import ActionRunner
@@ -128,6 +129,8 @@ class Worker:
         self._claiming: asyncio.Task[None] | None = None
         self._drained: asyncio.Event
         self._services: list[asyncio.Task[None]] = []
+        self.event_waits: dict[int, EventWaits] = {}  # of the runs held here that wait for events
+        self._event_hint = Wakeup(clock)
         self._undo_factory: Callable[[], None] = lambda: None
         self.automatic = True  # False: a test renews the lease and moves the clock
 
@@ -150,8 +153,9 @@ class Worker:
             raise
         self._services = [asyncio.create_task(self.committer.run(), name="redrive committer")]
         if automatic:
-            listening = self.wakeup.listen(self.backend.changed, self.on_published)
+            listening = self.wakeup.listen(self.backend.changed, self._on_other_commit)
             self._services.append(asyncio.create_task(listening, name="redrive wakeup"))
+            self._services.append(asyncio.create_task(self._watch_events(), name="redrive events"))
         if automatic and self.circuits.wanted:
             self._services.append(asyncio.create_task(self.circuits.poll(), name="redrive circuits"))
         self._claiming = asyncio.create_task(self._claim_loop(), name="redrive claims")
@@ -163,6 +167,31 @@ class Worker:
             self.take(claims.runs, claims.now)
             if pause := self.claimer.pause_after(claims):
                 await self.wakeup.wait(pause)
+
+    def _on_other_commit(self) -> None:
+        """Look for what another process may have published or sent."""
+        self.on_published()
+        if self.event_waits:
+            self._event_hint.notify()
+
+    async def _watch_events(self) -> None:
+        """Wake runs held here whose events other processes sent, for as long as the task lives."""
+        while True:
+            await self._event_hint.wait(self.settings.poll)
+            if not self.event_waits:
+                continue
+            try:
+                found = await self.backend.wakeups(list(self.event_waits))
+            except StoreError as error:
+                log.debug("could not look for events, trying again: %s", error)
+                continue
+            for run, wakeups in found.items():
+                self.wake_waits(run, wakeups)
+
+    def wake_waits(self, run: int, wakeups: int) -> None:
+        """Let the waits of a run look for events, if the run is held here and waits."""
+        if (waits := self.event_waits.get(run)) is not None:
+            waits.wake(wakeups)
 
     async def _enlist(self) -> None:
         worker = NewWorker(

@@ -89,6 +89,7 @@ SCENARIOS: dict[str, Scenario] = {
     "booked at the second try": _make_scenario(invoice, product="lamp"),
     "an error in the code": _make_scenario(invoice, product="gramophone"),
     "waits": _make_scenario(remind, "jo@example.org"),
+    "needs an approval": _make_scenario(shop.refund),
     "mail that has to wait": _make_scenario(remind, "jo@busy.example"),
     "not answered in time": _make_scenario(shop.ask_supplier, "lamp"),
     "kills its workers": _make_scenario(import_catalogue, "poison.csv"),

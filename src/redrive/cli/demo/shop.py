@@ -202,6 +202,22 @@ async def remind(customer: str) -> None:
     await mail(customer, "you left something in your basket")
 
 
+@dataclass(frozen=True)
+class Approval:
+    by: str
+    full: bool = True
+
+
+@app.workflow(events={"approved": Approval})
+async def refund(order: Order) -> str:
+    redrive.set_status("needs an approval: open the run and send the event", progress=0.5)
+    approval = await redrive.wait_for("approved", timeout="10m", default=None)
+    if approval is None:
+        return "no refund: it was not approved within 10 minutes"
+    await mail(order.address, f"your money is on its way, approved by {approval.by}")
+    return "refunded in full" if approval.full else "refunded in part"
+
+
 @app.workflow(timeout="6s")
 async def ask_supplier(product: str) -> None:
     while True:

@@ -1,12 +1,13 @@
-"""`redrive runs`: find, explain, start, cancel and retry runs.
+"""`redrive runs`: find, explain, start, cancel and retry runs, and send events to them.
 
-look    list, show, why, watch        act    start, cancel, retry, rollback
+look    list, show, why, watch        act    start, send, cancel, retry, rollback
 """
 
 from __future__ import annotations
 
 import click
 
+from redrive.cli.runs.events import send
 from redrive.cli.runs.show import list_, show, watch, why
 from redrive.cli.runs.start import cancel, retry, rollback, start
 
@@ -25,5 +26,5 @@ def runs() -> None:
     """
 
 
-for command in (list_, show, why, watch, start, cancel, retry, rollback):
+for command in (list_, show, why, watch, start, send, cancel, retry, rollback):
     runs.add_command(command)

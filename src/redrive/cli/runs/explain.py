@@ -6,12 +6,13 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, assert_never
 
 from redrive.cli.messages import circuit_hint, hint, worker_hint
 from redrive.cli.output import as_json, escape_line, fold_text, format_age, style_text
+from redrive.cli.runs.events import explain_events, explain_wait, render_events
 from redrive.clock import SystemClock
 from redrive.core.circuit import CircuitStatus
 from redrive.core.failure_reason import LetterCode
@@ -19,7 +20,7 @@ from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.saga import undone_step_name
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd
-from redrive.desk.models import Run, StepRecord
+from redrive.desk.models import EventRecord, Run, StepRecord
 from redrive.desk.runs import RunContext
 from redrive.duration import format_duration, to_datetime
 
@@ -36,7 +37,7 @@ _MIN_BAR_WIDTH = 10
 _MAX_PAYLOAD_LINES = 20
 
 
-def explain_run(run: Run, around: RunContext) -> list[str]:
+def explain_run(run: Run, around: RunContext, events: Sequence[EventRecord] = ()) -> list[str]:
     """Explain the state of a run, its reason and its end, and give the next command."""
     finished, error = _format_time(run.finished_at), f": {run.reason}" if run.reason else ""
     match run.status:
@@ -64,14 +65,25 @@ def explain_run(run: Run, around: RunContext) -> list[str]:
             sentences = _explain_failed(run)
         case other:
             assert_never(other)
+    if run.note is not None:
+        share = "" if run.note.progress is None else f" ({run.note.progress:.0%})"
+        sentences.append(f"Its status: {run.note.text}{share}.")
+    sentences += explain_events(run, events, _list_open_waits(run))
     if run.crashes:
         sentences.append(f"{_format_count(run.crashes, 'worker', 'workers')} crashed while executing the run.")
     return sentences
 
 
+def _list_open_waits(run: Run) -> list[StepRecord]:
+    return [s for s in run.steps if s.kind is EntryKind.WAIT and s.status is StepStatus.RUNNING and not s.superseded]
+
+
 def _explain_waiting(run: Run, around: RunContext) -> list[str]:
     if run.parked_on:
         return _explain_parked(run.parked_on, around)
+    waits = _list_open_waits(run)
+    if waits and (run.next_at is None or run.next_at > around.now):
+        return [explain_wait(step, around.now) for step in waits]
     due = run.next_at
     if due is None or due <= around.now:
         late = "" if due is None else f" since {format_duration((around.now - due).total_seconds())}"
@@ -137,7 +149,9 @@ def _explain_obstacles(run: Run, around: RunContext) -> list[str]:
 def _explain_running(run: Run, around: RunContext) -> list[str]:
     sentences = []
     for step in run.steps:
-        if step.status is StepStatus.RUNNING:
+        if step.kind is EntryKind.WAIT and step.status is StepStatus.RUNNING:
+            sentences.append(explain_wait(step, around.now))
+        elif step.status is StepStatus.RUNNING:
             age = format_duration(max(0.0, (around.now - step.began_at).total_seconds()))
             text = f"A worker executes step {step.name!r}, attempt {step.attempt}, started {age} ago."
             sentences.append(f"{text} {_describe_last_attempt(step)}".rstrip())
@@ -273,7 +287,7 @@ def _render_bar(step: StepRecord, scale: _TimeScale, in_progress: bool) -> str:
     """Draw blocks for attempts, and dashes between them and for a sleep."""
     end = step.ended_at or max(scale.now, step.began_at)
     spans: list[tuple[datetime, datetime]] = []
-    if step.kind is not EntryKind.SLEEP:
+    if step.kind not in (EntryKind.SLEEP, EntryKind.WAIT):
         spans += (
             (attempt.began_at, attempt.ended_at or max(scale.now, attempt.began_at))
             for attempt in step.attempts
@@ -301,7 +315,7 @@ def _wrap_note(text: str, scale: _TimeScale, deeper: str = "") -> list[str]:
     )
 
 
-def render_run(run: Run, *, brief: bool = False) -> list[str]:
+def render_run(run: Run, *, brief: bool = False, events: Sequence[EventRecord] = ()) -> list[str]:
     """Render the lines of `runs show`; `brief` leaves out payloads and commands, for the live view."""
     now = to_datetime(SystemClock().now())
     over = run.status in FINAL_RUN_STATUSES
@@ -314,6 +328,7 @@ def render_run(run: Run, *, brief: bool = False) -> list[str]:
             took=f"{format_duration(took)}{'' if run.finished_at else ' so far'}",
             next=f"{_format_time(run.next_at)}, {format_age(run.next_at)}" if run.next_at else None,
             parked_on=run.parked_on and f"circuit {run.parked_on!r}",
+            status=_format_note(run),
             correlation=run.correlation_id,
             trace=run.trace_id,
             tenant=None if run.tenant == DEFAULT_TENANT else run.tenant,
@@ -329,7 +344,7 @@ def render_run(run: Run, *, brief: bool = False) -> list[str]:
     ]
     if brief:
         return lines
-    lines += ["", *render_payload("input", run.input)]
+    lines += [*render_events(events), "", *render_payload("input", run.input)]
     if run.status is RunStatus.SUCCESS:
         return [*lines, *render_payload("result", run.output), ""]
     lines.append("")
@@ -340,6 +355,15 @@ def render_run(run: Run, *, brief: bool = False) -> list[str]:
     if not over:
         lines.append(f"  follow it:   {hint('runs', 'watch', run.id)}")
     return [*lines, f"  explain it:  {hint('runs', 'why', run.id)}"]
+
+
+def _format_note(run: Run) -> str | None:
+    """Return the status that the code of a run set."""
+    if run.note is None:
+        return None
+    share = "" if run.note.progress is None else f", {run.note.progress:.0%}"
+    data = "" if run.note.data is None else f", {json.dumps(as_json(run.note.data), ensure_ascii=False)}"
+    return f"{run.note.text}{share}{data}, {format_age(run.note.at)}"
 
 
 def terminal_width() -> int:

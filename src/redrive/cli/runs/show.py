@@ -19,7 +19,7 @@ from redrive.cli.target import Target, common_options, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.desk.models import Run
+    from redrive.desk.models import EventRecord, Run
     from redrive.store.list_query import Page
 
 _POLL_INTERVAL = 0.3
@@ -48,6 +48,7 @@ _STATUS_NAMES = (
     help="Only runs with this value in a field declared with index=[...]; may be repeated.",
 )
 @click.option("--handler-for", metavar="RUN", help="Only runs that handle the failure of this run.")
+@click.option("--waits-for", metavar="EVENT", help="Only runs that wait for this event now.")
 @click.option("--since", type=TIME_TYPE, metavar="TIME", help="Created at or after: 2h (ago), or an ISO time.")
 @click.option("--until", type=TIME_TYPE, metavar="TIME", help="Created before.")
 @page_options
@@ -102,8 +103,12 @@ def show(id: str, target: Target, output: Output) -> None:
     """
     from redrive.cli.runs.explain import render_run
 
-    run = run_on(target, lambda app: _load_run(app, id))
-    output.record(run.id, run, "\n".join(render_run(run)))
+    async def load(app: Redrive) -> tuple[Run, tuple[EventRecord, ...]]:
+        run = await _load_run(app, id)
+        return run, await app.runs.events(run.id)
+
+    run, events = run_on(target, load)
+    output.record(run.id, run, "\n".join(render_run(run, events=events)))
 
 
 @click.command()
@@ -122,7 +127,7 @@ def why(id: str, target: Target, output: Output) -> None:
 
     async def explain(app: Redrive) -> tuple[Run, list[str]]:
         run = await _load_run(app, id)
-        return run, explain_run(run, await app.runs.context(run.id))
+        return run, explain_run(run, await app.runs.context(run.id), await app.runs.events(run.id))
 
     run, sentences = run_on(target, explain)
     lines = [f"Run {run.id} of {escape_line(run.workflow)} is {run.status}."]

@@ -19,6 +19,6 @@
 """
 
 from redrive.core.payload.codec import check_size
-from redrive.core.payload.signature import Signature, encode_any
+from redrive.core.payload.signature import Signature, encode_any, signature_of_type
 
-__all__ = ["Signature", "check_size", "encode_any"]
+__all__ = ["Signature", "check_size", "encode_any", "signature_of_type"]

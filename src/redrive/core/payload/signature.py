@@ -379,3 +379,22 @@ def encode_any(payload: Any) -> str:
     """Return compact JSON for a value of any type, or raise a PayloadError that names the place in it."""
     text = write_any(payload)
     return _payload_signature().encode((payload,), {})[_PREFIX_LENGTH:-1] if text is None else text
+
+
+def signature_of_type(kind: Any, name: str = "event") -> Signature:
+    """Return a signature that encodes and decodes values of one type, as results of a function."""
+    try:
+        return _signature_of_type(kind, name)
+    except TypeError:  # a type that cannot be a key of a cache
+        return _make_type_signature(kind, name)
+
+
+def _make_type_signature(kind: Any, name: str) -> Signature:
+    def returns_value() -> None: ...
+
+    returns_value.__annotations__ = {"return": kind}
+    returns_value.__name__ = returns_value.__qualname__ = name
+    return Signature.of(returns_value)
+
+
+_signature_of_type = cache(_make_type_signature)

@@ -28,6 +28,9 @@ STATES = {
     "PENDING": StateLabel(N("Queued"), "wait", "clock"),
     "RUNNING": StateLabel(N("Running"), "work", "play"),
     "SLEEPING": StateLabel(N("Waiting"), "wait", "moon"),
+    "UNREAD": StateLabel(N("Unread"), "wait", "clock"),
+    "TAKEN": StateLabel(N("Taken"), "good", "check"),
+    "SET_ASIDE": StateLabel(N("Set aside"), "bad", "alert"),
     "COMPENSATING": StateLabel(N("Rolling back"), "work", "undo"),
     "SUCCESS": StateLabel(N("Succeeded"), "good", "check"),
     "PARTIAL": StateLabel(N("Partly done"), "warn", "half"),
@@ -145,6 +148,7 @@ FILTERS = {
     "correlation_id": N("Reference"),
     "idempotency_key": N("Idempotency key"),
     "queue": N("Queue"),
+    "waits_for": N("Waits for event"),
     "event": N("Event type"),
     "by": N("User"),
     "subject": N("Item"),
@@ -161,6 +165,8 @@ KINDS = {
     EntryKind.NOTE: N("note"),
     EntryKind.START: N("start of a run"),
     EntryKind.PUBLISH: N("message"),
+    EntryKind.WAIT: N("wait for an event"),
+    EntryKind.SEND: N("event to another run"),
 }
 """The labels of journal entries that are not steps."""
 

@@ -19,6 +19,7 @@ from redrive.desk.saved_views import FILTER_FIELDS, ListName
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages import lists
 from redrive.server.pages.display import plot_waterfall
+from redrive.server.pages.events import MAX_EVENTS, load_event_forms, page_takes_events
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.translations import N
@@ -66,7 +67,8 @@ async def list_runs(request: Request, context: Context) -> Response:
     """Show a page of runs, newest first, or export all that match."""
     query, faults = lists.read_query(request, *FILTER_FIELDS[ListName.RUNS]), lists.begin_faults(request)
     now = make_view(request).now
-    same: dict[str, Any] = {n: query.get(n) for n in ("workflow", "correlation_id", "idempotency_key", "queue")}
+    names = ("workflow", "correlation_id", "idempotency_key", "queue", "waits_for")
+    same: dict[str, Any] = {name: query.get(name) for name in names}
     states = lists.parse_field(query, "status", lambda text: parse_states(text, RunStatus), faults)
     states = states or lists.parse_field(query, "kind", _parse_kind, faults)
     where = RunFilter(
@@ -128,10 +130,16 @@ async def show_run(request: Request, context: Context, id: Id) -> Response:
         if step.kind is EntryKind.STEP and each.message
     ]
     stopped = ledger.stopped_entry
+    open_waits = [] if over else [each for each in current if each.kind is EntryKind.WAIT and not each.ended_at]
+    events = await context.desk.runs.events(run.id)
     return await render_page(
         request,
         "run.html",
         run=run,
+        waits=open_waits,
+        events=events[-MAX_EVENTS:],
+        more_events=max(0, len(events) - MAX_EVENTS),
+        event_forms=await load_event_forms(context, run, open_waits) if page_takes_events(run) else (),
         ledger=ledger,
         fall=plot_waterfall(run.steps, begin=run.created_at, now=make_view(request).now),
         steps=[step for step in run.steps if step.kind in EXECUTED_KINDS],

@@ -6,13 +6,14 @@ import asyncio
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
+from fastapi import Body as JsonBody
 from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.desk.decisions import Replay
-from redrive.desk.models import AttemptRecord, StepRecord, present_row
+from redrive.desk.models import AttemptRecord, SentEvent, StepRecord, present_row
 from redrive.desk.preview import DryRun
 from redrive.desk.runs import Runs, StartRequest
 from redrive.desk.saga import Saga, SagaEntry, Sagas
@@ -191,6 +192,17 @@ async def _accept_runs(context: RequestContext, requests: list[StartRequest]) ->
     return [Accepted.model_construct(id=run.public_id, workflow=each.workflow, new=run.new) for each, run in pairs]
 
 
+EventName = Annotated[str, Path(pattern=r"^[^/#\x00-\x1f]{1,200}$", description="The name of an event.")]
+
+
+@run_routes.post("/runs/{id}/events/{name}", status_code=202, **requires(Permission.START, **{"x-own-key": True}))
+async def send_event(
+    context: Context, id: Id, name: EventName, payload: Annotated[Any, JsonBody()] = None, key: Key = None
+) -> SentEvent:
+    """Send an event to a run: the body is its payload. The header Idempotency-Key is its key."""
+    return await context.desk.runs.send(id, name, payload, key=key, tenant=context.one_tenant, by=context.by)
+
+
 @run_routes.get("/runs/{id}/steps", **requires(Permission.LOOK))
 async def list_steps(context: Context, id: Id) -> list[StepRecord]:
     """Return the steps of a run, with every attempt, in the order in which they first began."""
@@ -215,8 +227,11 @@ async def retry_run(context: Context, id: Id, body: Retry | None = None, key: Ke
 add_operations(
     run_routes,
     lambda context: context.desk.runs,
-    *(Runs.list, Runs.get, Runs.context, Runs.queues, Runs.cancel),
-    types={"filter": read_filter(RunFilter, status=Annotated[list[RunStatus] | None, Query(max_length=20)])},
+    *(Runs.list, Runs.get, Runs.context, Runs.queues, Runs.cancel, Runs.events),
+    types={
+        "after": Annotated[int, Query(ge=0, description="The number of an event: later ones are returned.")],
+        "filter": read_filter(RunFilter, status=Annotated[list[RunStatus] | None, Query(max_length=20)]),
+    },
 )
 add_operations(saga_routes, lambda context: context.desk.runs, Runs.rollback)
 

@@ -150,6 +150,18 @@ async def read_history(request: Request, principal: Worker, session: Session, ru
     return _answer(await _get_workers(request).read_history(session, run))
 
 
+@worker_routes.get("/worker/runs/{run}/mailbox", **_describe(None, wire.MailboxReply))
+async def read_mailbox(request: Request, principal: Worker, session: Session, run: RunNumber) -> Response:
+    """Read the unread events of a run that the worker holds."""
+    return _answer(await _get_workers(request).read_mailbox(session, run))
+
+
+@worker_routes.post("/worker/wakeups", **_describe(wire.WakeupsCall, wire.WakeupsReply))
+async def read_wakeups(request: Request, principal: Worker, session: Session) -> Response:
+    """Read how often runs that the worker holds were woken."""
+    return _answer(await _get_workers(request).read_wakeups(session, await _read(request, wire.WakeupsCall)))
+
+
 @worker_routes.post("/worker/start", **_describe(wire.StartCall, list[StartResult]))
 async def start_runs(request: Request, principal: Worker, session: Session) -> Response:
     """Start runs of the worker's workflows, and claim those that are due if the worker asks for it."""

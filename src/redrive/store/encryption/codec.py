@@ -39,6 +39,7 @@ from redrive.store.circuits import CircuitUpdate
 from redrive.store.deliveries import ClaimedDeliveries, ClaimedDelivery, DeliveryRow, MessageRow
 from redrive.store.encryption import keyring
 from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable, is_sealed
+from redrive.store.events import EventRow, Mailbox, NewEvent, RunNote, SendResult
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.groups import GroupChange, GroupPage, GroupRow
 from redrive.store.letters import AuditRow, DecisionCase, LetterRow, LetterTexts, ReplayRow, Triage
@@ -64,6 +65,9 @@ WRITTEN_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
     NewBulk: ("request",),
     BulkItemResult: ("error",),
     transitions.MessageWrite: ("payload",),
+    transitions.EventUse: ("refused",),
+    transitions.NoteWrite: ("text", "data"),
+    NewEvent: ("payload",),
     DeliveryResult: ("error",),
     ResponseRow: ("body",),
     notifications.NewNotice: ("notice",),
@@ -87,6 +91,8 @@ READ_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
     ReplayRow: ("request", "changes"),
     AuditRow: ("before", "after"),
     MessageRow: ("payload",),
+    EventRow: ("payload", "refused"),
+    RunNote: ("text", "data"),
     DeliveryRow: ("error",),
     BlockedKey: ("error",),
     ResponseRow: ("body",),
@@ -114,8 +120,9 @@ INDEXED_RECORDS = frozenset({transitions.NewRun, transitions.ReopenWrite})
 
 WRITTEN_PARTS: dict[type[Any], tuple[str, ...]] = {
     Transition: (
-        "entries", "attempts", "change", "letter", "reopens", "starts", "replay", "audit", "messages",
+        "entries", "attempts", "change", "letter", "reopens", "starts", "replay", "audit", "messages", "uses", "note",
     ),
+    NewEvent: ("audit",),
     Triage: ("audit", "messages"),
     GroupChange: ("audit",),
     CircuitUpdate: ("audit",),
@@ -130,6 +137,8 @@ READ_PARTS: dict[type[Any], tuple[str, ...]] = {
     HeldRun: ("run", "open"),
     DecisionCase: ("run", "journal", "replays"),
     MessageRow: ("deliveries",),
+    SendResult: ("first",),
+    Mailbox: ("events",),
     ClaimedDeliveries: ("items",),
     ClaimedDelivery: ("message",),
     notifications.DueLane: ("notices",),

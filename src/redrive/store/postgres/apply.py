@@ -35,7 +35,18 @@ from redrive.store.workers import ReceiptWrite, StaleBatch
 SQL = load_numbered_statements(__package__, "writes.sql")
 WORKERS = Statements("workers.sql")
 _Row = tuple[Any, ...]
-_CHANGES = ("c_t", "c_status", "c_wake_in", "c_release", "c_take", "c_final", "c_deaths", "c_diverged", "c_parked_on")
+_CHANGES = (
+    "c_t",
+    "c_status",
+    "c_wake_in",
+    "c_release",
+    "c_take",
+    "c_final",
+    "c_deaths",
+    "c_diverged",
+    "c_parked_on",
+    "c_seen",
+)
 _RESULTS = ("r_t", "r_tenant", "r_output", "r_failure")
 _ENTRIES = (
     "e_t", "e_idx", "e_tenant", "e_key", "e_kind", "e_name", "e_status", "e_attempt", "e_done", "e_began_ago",
@@ -188,6 +199,8 @@ class _Columns:
             self._add_rare("only_if", {"t": number, "idx": index, "attempt": attempt})
         if transition.closes:
             self._add_rare("closes", {"t": number})
+        if transition.waits or transition.ended_waits or transition.uses or transition.expires or transition.note:
+            self._add_wait(number, transition)
         clears = change is None and transition.clears_suspicion
         if clears or transition.version is not None:
             self._add_rare("marks", {"t": number, "clears": clears, "version": transition.version})
@@ -199,6 +212,24 @@ class _Columns:
             letter = transition.letter
             texts = {name: escape_nul(getattr(letter, name)) for name in ("reason", "message", "failure")}
             self._add_rare("letters", {**as_dict(letter), **texts, "t": number})
+
+    def _add_wait(self, number: int, transition: Transition) -> None:
+        """Add the rows about waits, events and the status that the code set."""
+        tenant = transition.tenant
+        for wait in transition.waits:
+            row = {"idx": wait.index, "kind": wait.kind, "subject": escape_nul(wait.subject)}
+            self._add_rare("waits", {"t": number, "tenant": tenant, **row})
+        for index in transition.ended_waits:
+            self._add_rare("ended_waits", {"t": number, "idx": index})
+        for use in transition.uses:
+            refused = escape_nul(use.refused)
+            self._add_rare("uses", {"t": number, "seq": use.seq, "idx": use.index, "refused": refused})
+        if transition.expires is not None:
+            index, seen = transition.expires
+            self._add_rare("expires", {"t": number, "idx": index, "seen": seen})
+        if (note := transition.note) is not None:
+            texts = {"text": escape_nul(note.text), "data": escape_nul(note.data)}
+            self._add_rare("notes", {"t": number, "tenant": tenant, "progress": note.progress, **texts})
 
     def _add_rare(self, kind: str, row: dict[str, Any]) -> None:
         self._rare.setdefault(kind, []).append(row)
@@ -240,5 +271,5 @@ def _change_row(number: int, transition: Transition, change: RunWrite) -> _Row:
         deaths = 0
     return (
         number, change.status._value_, change.wake_in, change.release, 1 if change.take else 0,
-        change.status in FINAL_RUN_STATUSES, deaths, change.diverged, change.parked_on,
+        change.status in FINAL_RUN_STATUSES, deaths, change.diverged, change.parked_on, change.seen,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from redrive.store.deliveries import DeliveryFloors
 from redrive.store.encryption.codec import Codec
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.encryption.reencrypt import TEXT_TABLES, TextRow, TextSwap, TextTable
+from redrive.store.events import SQL, NewEvent, SendResult
 from redrive.store.outbox import DeliveryDecision
 from redrive.store.port import DeskStore, LeaseConnection, Transaction
 from redrive.store.postgres import apply, lease, runs
@@ -26,7 +27,7 @@ from redrive.store.postgres.schema import prepare_database
 from redrive.store.postgres.session import PostgresDatabase, PostgresSession
 from redrive.store.postgres.transaction import StepTransaction
 from redrive.store.runs import StartResult
-from redrive.store.session import Database
+from redrive.store.session import Database, Session
 from redrive.store.sql_files import load_statements, number_parameters
 from redrive.store.store import SqlStore
 from redrive.store.tenant_view import TenantView
@@ -145,6 +146,30 @@ class PostgresStore(SqlStore):
         if any(_makes_due(*pair) for pair in zip(transitions, answers, strict=True)):
             self._notifier.notify()
         return answers
+
+    async def _send(self, session: Session, event: NewEvent) -> Sequence[Any]:
+        audit = event.audit
+        row: Sequence[Any] = await session.row(
+            SQL["send_event"],
+            now=self._clock.given(),
+            run_id=event.run_id,
+            tenant=event.tenant,
+            name=event.name,
+            key=event.key,
+            by=event.by,
+            payload=event.payload,
+            most=event.most,
+            noted=None if audit is None else audit.event,
+            told=None if audit is None else audit.after,
+            token=None if audit is None else audit.token,
+        )
+        return row
+
+    async def send(self, event: NewEvent) -> SendResult | None:
+        result = await super().send(event)
+        if result is not None and result.seq is not None and (result.woke or result.worker is not None):
+            self._notifier.notify()
+        return result
 
     def _transaction(self, limit: float) -> Transaction:
         return StepTransaction(self._private, self._clock, self._address.where, limit)

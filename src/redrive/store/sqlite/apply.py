@@ -30,7 +30,8 @@ _PLAN_LIFETIME = MICROS // 10
 
 # The statements that write rows of a batch, after `change_run`, in the lock order of the architecture.
 _STATEMENTS = (
-    "set_end", "clear_suspicion", "set_version", "put_result", "put_entry", "close_entries", "put_attempt",
+    "set_end", "clear_suspicion", "set_version", "put_result", "put_entry", "close_entries", "drop_waits",
+    "end_wait", "put_wait", "use_event", "put_note", "put_attempt",
     "put_letter", "put_letter_texts", "insert_circuit_if_new", "put_mark", "drop_probe", "put_audit",
 )  # fmt: skip
 
@@ -65,6 +66,9 @@ class TransitionRows:
             self._rows["clear_suspicion"].append((transition.run,))
         if transition.closes:
             self._rows["close_entries"].append((now, transition.run))
+            self._rows["drop_waits"].append((transition.run,))
+        if transition.waits or transition.ended_waits or transition.uses or transition.note:
+            self._add_wait(transition)
         if transition.version is not None:
             self._rows["set_version"].append((transition.version, transition.run))
         if (letter := transition.letter) is not None:
@@ -87,6 +91,16 @@ class TransitionRows:
                 )
         if transition.audit:
             self._rows["put_audit"].extend(_audit_row(line, now) for line in transition.audit)
+
+    def _add_wait(self, transition: Transition) -> None:
+        """Add the rows about waits, events and the status that the code set."""
+        run, tenant = transition.run, transition.tenant
+        for wait in transition.waits:
+            self._rows["put_wait"].append((run, wait.index, wait.kind, wait.subject, tenant, self._now))
+        self._rows["end_wait"].extend((run, index) for index in transition.ended_waits)
+        self._rows["use_event"].extend((use.index, use.refused, run, use.seq) for use in transition.uses)
+        if (note := transition.note) is not None:
+            self._rows["put_note"].append((run, tenant, self._now, note.progress, note.text, note.data))
 
     def writes(self) -> list[Write]:
         """Return the statements for all rows, in the lock order of the architecture."""
@@ -128,7 +142,7 @@ def _change_row(transition: Transition, change: RunWrite, now: int) -> Row:
         deaths = 0
     return (
         change.status._value_, None if change.wake_in is None else now + change.wake_in, change.release,
-        change.take, change.status in FINAL_RUN_STATUSES, now, deaths, change.diverged, change.parked_on,
+        change.take, change.status in FINAL_RUN_STATUSES, now, deaths, change.diverged, change.parked_on, change.seen,
         transition.run,
     )  # fmt: skip
 
@@ -163,7 +177,7 @@ class TransitionBatch:
         self._worker = worker
         self._carriers = carriers
         self._presumed = {each.run: each.fence for each in transitions}
-        self._conditional = [each for each in transitions if each.only_if is not None]
+        self._conditional = [each for each in transitions if each.only_if is not None or each.expires is not None]
         self._plan = _WritePlan(clock(), worker, transitions, self._presumed)
 
     def apply(self, con: sqlite3.Connection) -> list[TransitionResult]:
@@ -172,7 +186,7 @@ class TransitionBatch:
         if self._clock() - plan.now >= _PLAN_LIFETIME or not self._all_fences_hold(con):
             runs = {"runs": json.dumps(list(self._presumed)), "worker": self._worker}
             (fences,) = con.execute(SQL["fences"], runs).fetchone()
-            open_ones = [each if _attempt_is_open(con, each) else None for each in self._transitions]
+            open_ones = [each if self._condition_holds(con, each) else None for each in self._transitions]
             plan = _WritePlan(self._clock(), self._worker, open_ones, dict(json.loads(fences)))
         for statement, rows in plan.writes:
             con.executemany(statement, rows)
@@ -185,7 +199,16 @@ class TransitionBatch:
         """Return True if every run carries the presumed fence, and every `only_if` attempt is still open."""
         presumed = {"fences": json.dumps(self._presumed), "worker": self._worker}
         (holding,) = con.execute(SQL["count_held_fences"], presumed).fetchone()
-        return holding == len(self._presumed) and all(_attempt_is_open(con, each) for each in self._conditional)
+        return holding == len(self._presumed) and all(self._condition_holds(con, each) for each in self._conditional)
+
+    def _condition_holds(self, con: sqlite3.Connection, transition: Transition) -> bool:
+        """Return True unless the attempt that the transition ends is over, or its wait has not expired."""
+        if transition.only_if is not None:
+            return con.execute(SQL["open_attempt"], (transition.run, *transition.only_if)).fetchone() is not None
+        if transition.expires is not None:
+            wait = (transition.run, *transition.expires, self._clock(), transition.fence)
+            return con.execute(SQL["expired_wait"], wait).fetchone() is not None
+        return True
 
     def _publish_messages(self, con: sqlite3.Connection, plan: _WritePlan) -> None:
         """Write the messages of kept transitions; add to their results which messages the carriers have claimed."""
@@ -225,13 +248,6 @@ class _WritePlan:
             if moves or transition.messages or transition.replay or transition.ends_replay:
                 self.rest.append(transition)
         self.writes = rows.writes()
-
-
-def _attempt_is_open(con: sqlite3.Connection, transition: Transition) -> bool:
-    """Return True unless the transition depends on an attempt (`only_if`) that has ended meanwhile."""
-    if transition.only_if is None:
-        return True
-    return con.execute(SQL["open_attempt"], (transition.run, *transition.only_if)).fetchone() is not None
 
 
 def apply_once(

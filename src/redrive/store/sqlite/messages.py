@@ -109,6 +109,9 @@ def write_rest(con: sqlite3.Connection, now: int, transitions: Sequence[Transiti
     _reopen_runs(con, now, [each for each in transitions if each.reopens])
     if begun := [run for each in transitions for run in each.starts]:
         start(con, now, begun)
+        replaced = [{"old": run.replay_of, "new": run.public_id} for run in begun if run.replay_of is not None]
+        for name in ("copy_events", "copy_wakeups", "replace_run"):
+            con.executemany(WRITE_SQL[name], replaced)
     moves = [each.move for each in transitions if each.move]
     con.executemany(WRITE_SQL["move_letter_to_run"], [{"letter": m.letter, "run": m.run} for m in moves if m.run])
     _write_grouped(con, "move_letter", [(_move_values(move, now), move.letter) for move in moves])
@@ -146,7 +149,12 @@ def _reopen_runs(con: sqlite3.Connection, now: int, transitions: Sequence[Transi
         if r.input is not None or r.options is not None
     ]
     con.executemany(WRITE_SQL["edit_input"], edited)
-    for name, field in (("supersede", "supersedes"), ("loosen", "loosens")):
+    for name, field in (
+        ("supersede", "supersedes"),
+        ("return_events", "supersedes"),
+        ("drop_superseded_waits", "supersedes"),
+        ("loosen", "loosens"),
+    ):
         indexes = [(getattr(r, field), each.run) for each, r in pairs]
         _write_grouped(con, name, [({"indexes": json.dumps(found)}, run) for found, run in indexes if found])
     for each, r in pairs:

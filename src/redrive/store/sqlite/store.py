@@ -12,9 +12,11 @@ from typing import Any, TypeAlias, TypeVar
 from redrive.clock import Clock
 from redrive.core.outbox import SinkLease
 from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
+from redrive.records import replace
 from redrive.store.encryption.codec import Codec
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.encryption.reencrypt import TEXT_TABLES, TextRow, TextSwap, TextTable
+from redrive.store.events import REFUSING_STATUSES, SQL, NewEvent
 from redrive.store.port import DeskStore, LeaseConnection, Transaction
 from redrive.store.runs import StartResult
 from redrive.store.session import Database, Dialect, Session, Statement, run_inline
@@ -194,6 +196,33 @@ class SqliteStore(SqlStore):
     ) -> list[TransitionResult]:
         batch = apply.TransitionBatch(self.now, transitions, worker)
         return await self._connections.write(lambda con: apply.apply_once(con, batch, receipt))
+
+    async def _send(self, session: Session, event: NewEvent) -> Sequence[Any]:
+        """Store an event under the write lock, which the caller holds; return the columns of `send_event`."""
+        next_id: str | None = event.run_id
+        while True:
+            found = await session.row(SQL["receiver"], run_id=next_id, tenant=event.tenant)
+            if found is None:
+                return (None,)
+            *run, wakeups, next_id = found
+            if next_id is None:
+                break
+        id, run_id, tenant, _, status, _ = run
+        first = None
+        if event.key is not None:
+            first = await session.value(SQL["event_of_key"], run=id, key=event.key)
+        if first is not None or status in REFUSING_STATUSES:
+            return (*run, None, None, False, False, first)
+        if await session.row(SQL["unread_beyond"], run=id, most=event.most) is not None:
+            return (*run, None, None, False, True, None)
+        at, seq = await session.now(), wakeups + 1
+        values = {"run": id, "seq": seq, "tenant": tenant, "name": event.name, "at": at}
+        await session.rows(SQL["put_event"], **values, key=event.key, by=event.by, payload=event.payload)
+        woke = await session.row(SQL["event_wait"], run=id, name=event.name) is not None
+        await session.rows(SQL["wake_run"], run=id, seq=seq, at=at, woke=woke)
+        if event.audit is not None:
+            await session.note([replace(event.audit, subject=run_id)])
+        return (*run, seq, at, woke, False, None)
 
     def _transaction(self, limit: float) -> Transaction:
         return StepTransaction(self._connections, self._clock, limit)

@@ -64,6 +64,10 @@ r.handler_for IS NOT NULL;
 -- Added for runs with a correlation id, for the same reason.
 r.correlation_id IS NOT NULL;
 
+-- name: runs.waits_for
+-- Runs that wait for an event.
+EXISTS (SELECT 1 FROM redrive.waits AS w WHERE w.kind = 'event' AND w.subject = :waits_for AND w.run = r.id OFFSET 0);
+
 -- name: runs.queue
 -- Runs of one queue.
 r.queue IS NOT DISTINCT FROM :queue;

@@ -131,6 +131,18 @@ DELETE FROM redrive.entries WHERE run = ANY (CAST(:runs AS bigint[]));
 -- Remove the failed attempts of purged runs.
 DELETE FROM redrive.attempts WHERE run = ANY (CAST(:runs AS bigint[]));
 
+-- name: drop_events
+-- Remove the events of purged runs.
+DELETE FROM redrive.run_events WHERE run = ANY (CAST(:runs AS bigint[]));
+
+-- name: drop_waits
+-- Remove the waits of purged runs.
+DELETE FROM redrive.waits WHERE run = ANY (CAST(:runs AS bigint[]));
+
+-- name: drop_notes
+-- Remove the statuses that the code of purged runs set.
+DELETE FROM redrive.run_notes WHERE run = ANY (CAST(:runs AS bigint[]));
+
 -- name: drop_inputs
 -- Remove the inputs of purged runs.
 DELETE FROM redrive.inputs WHERE run = ANY (CAST(:runs AS bigint[]));

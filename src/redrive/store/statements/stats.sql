@@ -32,6 +32,18 @@ SELECT COUNT(*) FROM (SELECT 1 FROM redrive.runs AS r /* INDEXED BY runs_parked 
                       WHERE r.parked_on IS NOT NULL AND r.status = 'SLEEPING' AND r.worker IS NULL
                       ORDER BY r.tenant, r.parked_on COLLATE "C", r.id LIMIT CAST(:counted AS bigint)) AS parked;
 
+-- name: waiting
+-- Waits for events. A wait of a run that has ended does not count.
+SELECT COUNT(*) FROM (SELECT w.run FROM redrive.waits AS w /* INDEXED BY waits_for */
+                      WHERE w.kind = 'event' AND EXISTS (
+                          SELECT 1 FROM redrive.runs AS r WHERE r.id = w.run AND r.finished_at IS NULL LIMIT 1 OFFSET 0)
+                      ORDER BY w.kind, w.subject, w.run LIMIT CAST(:counted AS bigint)) AS waiting;
+
+-- name: unread_events
+-- Events that no wait has taken.
+SELECT COUNT(*) FROM (SELECT 1 FROM redrive.run_events AS v /* INDEXED BY run_events_unread */ WHERE v.taken IS NULL
+                      ORDER BY v.run, v.seq LIMIT CAST(:counted AS bigint)) AS unread;
+
 -- name: circuits_by_status
 -- Circuits that are not closed, by name and state; several tenants may have one of the same name.
 SELECT c.key, c.status, COUNT(*) FROM redrive.circuits AS c WHERE c.status <> 'CLOSED'

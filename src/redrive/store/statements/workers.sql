@@ -15,11 +15,13 @@ ON CONFLICT (version) DO NOTHING;
 
 -- name: put_catalogue
 -- Insert or replace a catalogue item. A version that is not a hash of the code may change its contents.
-INSERT INTO redrive.catalogue AS c (tenant, kind, name, version, options, schema_in, schema_out)
-VALUES (:tenant, :kind, :name, :version, :options, :schema_in, :schema_out)
+INSERT INTO redrive.catalogue AS c (tenant, kind, name, version, options, schema_in, schema_out, events)
+VALUES (:tenant, :kind, :name, :version, :options, :schema_in, :schema_out, :events)
 ON CONFLICT (kind, name, tenant, version) DO UPDATE SET
-    options = excluded.options, schema_in = excluded.schema_in, schema_out = excluded.schema_out
-WHERE c.options <> excluded.options OR c.schema_in <> excluded.schema_in OR c.schema_out <> excluded.schema_out;
+    options = excluded.options, schema_in = excluded.schema_in, schema_out = excluded.schema_out,
+    events = excluded.events
+WHERE c.options <> excluded.options OR c.schema_in <> excluded.schema_in OR c.schema_out <> excluded.schema_out
+   OR c.events IS DISTINCT FROM excluded.events;
 
 -- name: all_workers
 -- The live workers and the newest others, newest first.

@@ -1,6 +1,6 @@
 -- Applying transitions. What a batch writes is in the function `apply` of the schema, part by part under the names
 -- that the SQLite store uses: fences, open_attempt, change_run, clear_suspicion, set_version, put_result,
--- put_entry, close_entries, put_attempt, put_letter. The rest is in `begin_runs`, which does what `start` does, and in
+-- put_entry, close_entries, expired_wait, end_wait, put_wait, use_event, put_note, put_attempt, put_letter. The rest is in `begin_runs`, which does what `start` does, and in
 -- `decide_on_letters`: reopen_run, edit_input, supersede, loosen, move_letter, end_replay, put_replay, put_audit;
 -- and in `mark_circuits`: insert_circuit_if_new, put_mark, drop_probe; messages in
 -- `publish_bundled`: last_message, messages_between, sinks_for, put_message, put_bundle, put_delivery, clear_bundles.
@@ -9,7 +9,7 @@
 -- Write a batch of transitions, each only if its fence still holds.
 SELECT now, kept FROM redrive.apply(
     :worker, :now, :runs, :fences,
-    :c_t, :c_status, :c_wake_in, :c_release, :c_take, :c_final, :c_deaths, :c_diverged, :c_parked_on,
+    :c_t, :c_status, :c_wake_in, :c_release, :c_take, :c_final, :c_deaths, :c_diverged, :c_parked_on, :c_seen,
     :r_t, :r_tenant, redrive.texts(:r_output), :r_failure,
     :e_t, :e_idx, :e_tenant, redrive.texts(:e_key), :e_kind, :e_name, :e_status, :e_attempt, :e_done, :e_began_ago, :e_ended,
     :e_wake_in, :e_timeout_in, :e_patience, :e_limit_in,
@@ -50,7 +50,7 @@ SELECT applied.now, applied.kept,
            CAST(:worker AS bigint))
 FROM redrive.apply(
     :worker, :now, :runs, :fences,
-    :c_t, :c_status, :c_wake_in, :c_release, :c_take, :c_final, :c_deaths, :c_diverged, :c_parked_on,
+    :c_t, :c_status, :c_wake_in, :c_release, :c_take, :c_final, :c_deaths, :c_diverged, :c_parked_on, :c_seen,
     :r_t, :r_tenant, redrive.texts(:r_output), :r_failure,
     :e_t, :e_idx, :e_tenant, redrive.texts(:e_key), :e_kind, :e_name, :e_status, :e_attempt, :e_done, :e_began_ago, :e_ended,
     :e_wake_in, :e_timeout_in, :e_patience, :e_limit_in,

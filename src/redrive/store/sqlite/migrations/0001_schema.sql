@@ -12,6 +12,8 @@
 -- letter: the dead letter that is told how the run ends, while it is replayed. sole_step: the only entry that may begin.
 -- ends_as: the state of a saga's run after all its steps were compensated.
 -- purged_at: only the state and the result are left, for as long as an idempotency key names the run.
+-- wakeups counts the events that were sent to the run: a worker that suspends the run says how many it has seen.
+-- replaced_by: the run that a full replay started in its place, which gets its events.
 CREATE TABLE runs (
     id             INTEGER PRIMARY KEY AUTOINCREMENT,
     public_id      TEXT    NOT NULL UNIQUE,
@@ -35,7 +37,9 @@ CREATE TABLE runs (
     root           TEXT,
     replay_of      TEXT,
     generation     INTEGER NOT NULL DEFAULT 0,
+    wakeups        INTEGER NOT NULL DEFAULT 0,
     handler_for    TEXT,
+    replaced_by    TEXT,
     parked_on      TEXT,
     letter         TEXT,
     sole_step      TEXT,
@@ -173,6 +177,48 @@ CREATE TABLE attempts (
     PRIMARY KEY (run, idx, attempt, fence)
 ) WITHOUT ROWID;
 
+-- ---------------------------------------------------------------------------------------------- events
+-- Events that were sent to runs. seq is the count of wake-ups of the run, so it gives the order of the commits.
+-- taken: the index of the entry that took the event, or set it aside for the reason in refused.
+CREATE TABLE run_events (
+    run     INTEGER NOT NULL,
+    seq  INTEGER NOT NULL,
+    tenant  TEXT    NOT NULL,
+    name    TEXT    NOT NULL,
+    key     TEXT,
+    by      TEXT    NOT NULL,
+    at      INTEGER NOT NULL,
+    payload TEXT    NOT NULL,
+    taken   INTEGER,
+    refused TEXT,
+    PRIMARY KEY (run, seq)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX run_events_once ON run_events (run, key) WHERE key IS NOT NULL;
+CREATE INDEX run_events_unread ON run_events (run, seq) WHERE taken IS NULL;
+
+-- Open waits of runs. subject: the name of the event that the entry waits for. A row may outlive its wait if the run
+-- ended meanwhile.
+CREATE TABLE waits (
+    run     INTEGER NOT NULL,
+    idx     INTEGER NOT NULL,
+    kind    TEXT    NOT NULL CHECK (kind = 'event'),
+    subject TEXT    NOT NULL,
+    tenant  TEXT    NOT NULL,
+    since   INTEGER NOT NULL,
+    PRIMARY KEY (run, idx, subject)
+) WITHOUT ROWID;
+CREATE INDEX waits_for ON waits (kind, subject, run);
+
+-- The latest status that the code of a run set.
+CREATE TABLE run_notes (
+    run      INTEGER PRIMARY KEY,
+    tenant   TEXT    NOT NULL,
+    at       INTEGER NOT NULL,
+    progress REAL,
+    text     TEXT    NOT NULL,
+    data     TEXT
+);
+
 -- --------------------------------------------------------------------------------------- workers, code
 CREATE TABLE workers (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -200,6 +246,7 @@ CREATE TABLE remote_workers (
 CREATE INDEX remote_workers_by_token ON remote_workers (token);
 
 -- The catalogue: what each version of the user's code contains. Tenant '' stands for all. seq is the order in which versions were first seen.
+-- events: the schemas of the events that a workflow declares, by name; NULL if it declares none.
 CREATE TABLE versions (
     seq           INTEGER PRIMARY KEY AUTOINCREMENT,
     version       TEXT    NOT NULL UNIQUE,
@@ -213,6 +260,7 @@ CREATE TABLE catalogue (
     options    TEXT NOT NULL,
     schema_in  TEXT NOT NULL,
     schema_out TEXT NOT NULL,
+    events     TEXT,
     PRIMARY KEY (kind, name, tenant, version)
 ) WITHOUT ROWID;
 

@@ -48,11 +48,11 @@ ON CONFLICT (run, idx, attempt, fence) DO NOTHING;
 
 -- name: change_run
 -- Write the new states of runs, each of which occurs once.
-WITH new (status, available_at, released, taken, ended, now, deaths, diverged, parked_on, run) AS (
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+WITH new (status, available_at, released, taken, ended, now, deaths, diverged, parked_on, seen, run) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 UPDATE runs SET
     status = new.status,
-    available_at = new.available_at,
+    available_at = CASE WHEN wakeups > new.seen THEN new.now ELSE new.available_at END,
     worker = CASE WHEN new.released THEN NULL ELSE worker END,
     fence = fence + new.taken,
     finished_at = CASE WHEN new.ended THEN COALESCE(finished_at, new.now) END,
@@ -69,6 +69,63 @@ UPDATE runs SET ends_as = ? WHERE id = ?;
 -- Close the open entries of a run that was ended from outside.
 UPDATE entries SET status = 'CANCELLED', ended_at = ?, wake_at = NULL, limit_at = NULL
 WHERE run = ? AND ended_at IS NULL AND superseded = 0;
+
+-- name: drop_waits
+-- Delete the waits of a run that was ended from outside.
+DELETE FROM waits WHERE run = ?;
+
+-- name: end_wait
+-- Delete a wait that is over.
+DELETE FROM waits WHERE run = ? AND idx = ?;
+
+-- name: put_wait
+-- Insert a wait that begins; a repeat changes nothing.
+INSERT INTO waits (run, idx, kind, subject, tenant, since) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (run, idx, subject) DO NOTHING;
+
+-- name: use_event
+-- Mark an event as taken, or as set aside, by a journal entry.
+UPDATE run_events SET taken = ?, refused = ? WHERE run = ? AND seq = ? AND taken IS NULL;
+
+-- name: put_note
+-- Insert or replace the status that the code of a run set.
+INSERT INTO run_notes (run, tenant, at, progress, text, data) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (run) DO UPDATE SET
+    at = excluded.at, progress = excluded.progress, text = excluded.text, data = excluded.data;
+
+-- name: expired_wait
+-- One row if a wait reached its limit, and no wake-up came that its worker has not seen. So it is if the same worker
+-- recorded that before, and the reply was lost.
+SELECT 1 FROM runs AS r CROSS JOIN entries AS e ON e.run = r.id
+WHERE r.id = ? AND e.idx = ?
+  AND (r.wakeups <= ? AND e.ended_at IS NULL AND e.wake_at <= ? OR e.status = 'FAILED' AND e.fence = ?);
+
+-- name: return_events
+-- Make events unread again that superseded entries took. An event counts as taken only by an entry that stands.
+UPDATE run_events SET taken = NULL, refused = NULL
+WHERE run IN (SELECT value FROM json_each(:these)) AND taken IN (SELECT value FROM json_each(:indexes));
+
+-- name: drop_superseded_waits
+-- Delete the waits of superseded entries.
+DELETE FROM waits
+WHERE run IN (SELECT value FROM json_each(:these)) AND idx IN (SELECT value FROM json_each(:indexes));
+
+-- name: copy_events
+-- Copy the events of a run to the run that replays it, as unread.
+INSERT INTO run_events (run, seq, tenant, name, key, by, at, payload)
+SELECT new.id, v.seq, v.tenant, v.name, v.key, v.by, v.at, v.payload
+FROM runs AS old CROSS JOIN run_events AS v ON v.run = old.id CROSS JOIN runs AS new ON new.public_id = :new
+WHERE old.public_id = :old
+ON CONFLICT (run, seq) DO NOTHING;
+
+-- name: copy_wakeups
+-- Continue the numbers of a run's events in the run that replays it.
+UPDATE runs SET wakeups = max(wakeups, (SELECT old.wakeups FROM runs AS old WHERE old.public_id = :old))
+WHERE public_id = :new;
+
+-- name: replace_run
+-- Send later events of a run to the run that replays it.
+UPDATE runs SET replaced_by = :new WHERE public_id = :old;
 
 -- name: open_attempt
 -- One row if this attempt is still open.

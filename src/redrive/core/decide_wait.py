@@ -1,0 +1,68 @@
+"""Decisions about waits for events, and about the status that the code of a run sets."""
+
+from __future__ import annotations
+
+from redrive.core import outcomes
+from redrive.core.classify import Category
+from redrive.core.events import EVENT_KIND
+from redrive.core.failure import Failure
+from redrive.core.failure_reason import FailureReason, LetterCode
+from redrive.core.states import StepStatus
+from redrive.core.transition_build import build_entry, build_transition, resume_run, suspend_run
+from redrive.core.transitions import Transition, WaitWrite
+from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
+
+WAIT_EXPIRED_ERROR_TYPE = "redrive.errors.WaitExpired"
+"""The error type of a wait whose limit has passed."""
+
+
+def start_wait(outcome: outcomes.WaitStarted) -> Transition:
+    """Record the start of a wait, and suspend a run that does nothing else."""
+    entry = build_entry(outcome.place, StepStatus.RUNNING, wake_in=outcome.delay, input=outcome.input)
+    change = None
+    if outcome.idle:
+        change = suspend_run(outcome.run, outcome.delay, outcome.hold, seen=outcome.seen)
+    index = outcome.place.index
+    waits = tuple(WaitWrite(index=index, kind=EVENT_KIND, subject=subject) for subject in outcome.subjects)
+    decided = build_transition(outcome.run, entry, progress=True, change=change)
+    return replace(decided, waits=waits)
+
+
+def answer_wait(outcome: outcomes.WaitAnswered) -> Transition:
+    """Record the answer of a wait. Taking the events is part of it, so no second wait can take them."""
+    entry = build_entry(
+        outcome.place, StepStatus.SUCCESS, done=outcome.done, input=outcome.input, output=outcome.output
+    )
+    change = resume_run(outcome.run, outcome.resumes)
+    decided = build_transition(outcome.run, entry, progress=True, change=change)
+    return replace(decided, uses=outcome.uses, ended_waits=(entry.index,))
+
+
+def expire_wait(outcome: outcomes.WaitExpired) -> Transition:
+    """Record that the limit of a wait has passed. The store refuses this if an event came first."""
+    ending = build_wait_failure(outcome.place, outcome.limit)
+    entry = build_entry(outcome.place, StepStatus.FAILED, done=outcome.done, failure=ending.to_json())
+    change = resume_run(outcome.run, outcome.resumes)
+    decided = build_transition(outcome.run, entry, progress=True, change=change)
+    index = outcome.place.index
+    return replace(decided, ended_waits=(index,), expires=(index, outcome.seen))
+
+
+def build_wait_failure(place: outcomes.EntryRef, limit: int) -> FailureReason:
+    """Return the failure of a wait whose limit, in microseconds, has passed."""
+    reason = Reason(ReasonCode.WAIT_EXPIRED, wait=place.name, limit=limit / 1_000_000)
+    failure = Failure.of(Category.TIMEOUT, str(reason), error_type=WAIT_EXPIRED_ERROR_TYPE)
+    return FailureReason(
+        failure=failure, code=LetterCode.TIMEOUT, reason=reason, step=place.name, step_index=place.index, attempts=1
+    )
+
+
+def set_events_aside(outcome: outcomes.EventsRefused) -> Transition:
+    """Record that events do not fit the wait that found them."""
+    return replace(build_transition(outcome.run), uses=outcome.uses)
+
+
+def note_status(outcome: outcomes.StatusNoted) -> Transition:
+    """Record the status that the code of the run set."""
+    return replace(build_transition(outcome.run), note=outcome.note)

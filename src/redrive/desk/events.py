@@ -1,0 +1,119 @@
+"""Sending events to runs: the checks that need no code of the workflow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from redrive.clock import Clock
+from redrive.core.audit import AuditEvent
+from redrive.core.events import MAX_UNREAD, check_event_name
+from redrive.core.payload import Signature, signature_of_type
+from redrive.desk.models import Caller, SentEvent
+from redrive.desk.operations import Actor
+from redrive.desk.validation import PayloadChecker, require_text
+from redrive.errors import Conflict, InputError, NotFound, TooManyEvents
+from redrive.reasons import Reason, ReasonCode, quote
+from redrive.store.encryption.keyring import Unreadable
+from redrive.store.events import NewEvent, SendResult
+from redrive.store.port import DeskStore
+from redrive.store.runs import RunRow
+
+DeclaredEvents = Mapping[str, Signature] | None
+"""The events that a workflow declares, by name; None if it takes any."""
+
+
+class EventSender:
+    """Sends events to runs.
+
+    `here` returns the events that a workflow of this process declares; it raises KeyError for other workflows, whose
+    schemas are in the catalogue. `on_sent` gets each event that was stored. `caller` is the credential of a request
+    over HTTP, None for this process itself.
+    """
+
+    def __init__(
+        self,
+        store: DeskStore,
+        clock: Clock,
+        checker: PayloadChecker,
+        here: Callable[[str], DeclaredEvents],
+        on_sent: Callable[[SendResult], None],
+        caller: Caller | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._checker = checker
+        self._here = here
+        self._on_sent = on_sent
+        self._caller = caller or Caller()
+
+    async def send(
+        self, row: RunRow, name: str, payload: Any, *, key: str | None, by: str, audited: bool = True
+    ) -> SentEvent:
+        """Store an event for a run. The same key with the same event gets the first answer."""
+        check_event_name(name)
+        if key is not None:
+            require_text("key", key)
+        text = await self._encode(row, name, payload)
+        audit = None
+        if audited:
+            after = json.dumps({"event": name, "key": key})
+            audit = Actor(by).make_audit(self._clock, AuditEvent.EVENT_SENT, row.tenant, row.public_id, after=after)
+        event = NewEvent(
+            run_id=row.public_id,
+            tenant=row.tenant,
+            name=name,
+            payload=text,
+            by=by,
+            most=MAX_UNREAD,
+            key=key,
+            audit=audit,
+        )
+        result = await self._store.send(event)
+        if result is None:
+            raise NotFound(Reason(ReasonCode.RUN_NOT_FOUND, id=quote(row.public_id)))
+        if result.seq is not None:
+            self._on_sent(result)
+            return SentEvent(seq=result.seq, run_id=result.run_id, status=result.status)
+        return self._repeat(event, result)
+
+    def _repeat(self, event: NewEvent, result: SendResult) -> SentEvent:
+        """Return the answer to an event that was not stored: the first one of its key, or the refusal."""
+        first = result.first
+        if first is None and result.full:
+            raise TooManyEvents(Reason(ReasonCode.TOO_MANY_EVENTS, run=result.run_id, most=MAX_UNREAD))
+        if first is None:
+            raise Conflict(Reason(ReasonCode.EVENTS_REFUSED, run=result.run_id, status=result.status))
+        # An answer that depended on the payload would let a caller guess it.
+        if not self._caller.sees_payloads and first.by != event.by:
+            raise Conflict(Reason(ReasonCode.EVENT_KEY_OF_OTHER, run=result.run_id))
+        equal = not isinstance(first.payload, Unreadable) and json.loads(first.payload) == json.loads(event.payload)
+        if first.name != event.name or not equal:
+            raise Conflict(Reason(ReasonCode.EVENT_KEY_USED, run=result.run_id))
+        return SentEvent(seq=first.seq, run_id=result.run_id, status=result.status)
+
+    async def _encode(self, row: RunRow, name: str, payload: Any) -> str:
+        """Return the payload as it is stored. An event that the workflow declares has to fit its type."""
+        what = Reason(ReasonCode.EVENT_PAYLOAD, event=name)
+        try:
+            declared = self._here(row.workflow)
+        except KeyError:
+            items = await self._store.known([row.workflow])
+            texts = [item.events for item in items if item.kind == "workflow"]
+            schemas = json.loads(texts[0]) if texts and texts[0] else None
+            self._require_declared(row, name, schemas)
+            return await self._checker.fitting(payload, {} if schemas is None else schemas[name], what)
+        self._require_declared(row, name, declared)
+        signature = ANY_PAYLOAD if declared is None else declared[name]
+        return await self._checker.value(signature, payload, what)
+
+    @staticmethod
+    def _require_declared(row: RunRow, name: str, declared: Mapping[str, Any] | None) -> None:
+        if declared is not None and name not in declared:
+            known = ", ".join(sorted(declared)) or "none"
+            raise InputError(Reason(ReasonCode.EVENT_UNDECLARED, workflow=row.workflow, event=name, known=known))
+
+
+ANY_PAYLOAD = signature_of_type(Any)
+"""Encodes payloads of events that no workflow declares, such as a dataclass of the sender."""

@@ -1,0 +1,150 @@
+"""Events on the page of a run: the forms to send one, made from the schemas that the workflow declares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from fastapi import Request
+from fastapi.responses import Response
+
+from redrive.core.events import Wait
+from redrive.core.roles import Permission
+from redrive.desk.models import Run, StepRecord
+from redrive.errors import InputError
+from redrive.reasons import Reason, ReasonCode
+from redrive.server.pages.forms import Form, SentForm, make_page_router, redirect_to
+from redrive.server.pages.render import make_view
+from redrive.server.request import Context, RequestContext, requires
+from redrive.server.routes.common import Id
+from redrive.store.events import REFUSING_STATUSES
+
+event_routes = make_page_router()
+MAX_EVENTS = 50
+"""The latest events that the page of a run shows."""
+
+_FIELD_PREFIX = "f:"
+_JSON_FIELD = "payload"
+_KINDS = {"string": "text", "integer": "number", "number": "number", "boolean": "flag"}
+
+
+class EventField(msgspec.Struct, frozen=True):
+    """A form field for one value of a payload: text, number, flag, choice or JSON."""
+
+    name: str
+    label: str
+    kind: str
+    required: bool = False
+    options: tuple[str, ...] = ()
+
+
+class EventForm(msgspec.Struct, frozen=True):
+    """The form for one event; without a name the user types it. `waited`: the run waits for this event now."""
+
+    name: str
+    fields: tuple[EventField, ...]
+    waited: bool = False
+
+
+def page_takes_events(run: Run) -> bool:
+    """Return True if the run takes events."""
+    return run.status not in REFUSING_STATUSES
+
+
+async def load_event_forms(context: RequestContext, run: Run, waits: Sequence[StepRecord]) -> tuple[EventForm, ...]:
+    """Return the forms of a run: of the declared events, or of those that it waits for and of any other."""
+    schemas = await _load_schemas(context, run.workflow)
+    names = list(dict.fromkeys(name for step in waits for name in _waited_names(step)))
+    if schemas is None:
+        return (*(_make_form(name, {}, waited=True) for name in names), _make_form("", {}))
+    ordered = sorted(schemas, key=lambda name: (name not in names, name))
+    return tuple(_make_form(name, schemas[name], waited=name in names) for name in ordered)
+
+
+async def _load_schemas(context: RequestContext, workflow: str) -> dict[str, Any] | None:
+    for item in await context.view.known([workflow]):
+        if item.kind == "workflow" and item.events is not None:
+            schemas: dict[str, Any] = json.loads(item.events)
+            return schemas
+    return None
+
+
+def _waited_names(step: StepRecord) -> Sequence[str]:
+    try:
+        return msgspec.convert(step.input, type=Wait, strict=False).names
+    except msgspec.ValidationError:  # the input is hidden or unreadable
+        return ()
+
+
+def _make_form(name: str, schema: Mapping[str, Any], *, waited: bool = False) -> EventForm:
+    return EventForm(name, _make_fields(schema), waited)
+
+
+def _make_fields(schema: Mapping[str, Any]) -> tuple[EventField, ...]:
+    """Return a field for each property of an object with plain values, one field for a plain value, else JSON."""
+    named = schema.get("$defs", {})
+    schema = _follow_reference(schema, named)
+    properties = schema.get("properties")
+    if schema.get("type") == "object" and properties:
+        required = schema.get("required", ())
+        return tuple(
+            _make_field(_FIELD_PREFIX + name, name, _follow_reference(each, named), name in required)
+            for name, each in properties.items()
+        )
+    if "type" in schema or "enum" in schema:
+        return (_make_field(_FIELD_PREFIX, "", schema, True),)
+    return (EventField(_JSON_FIELD, "", "json"),)
+
+
+def _follow_reference(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema that a reference stands for; other schemas unchanged."""
+    found: Mapping[str, Any] = named.get(str(schema.get("$ref", "")).rpartition("/")[2], schema)
+    return found
+
+
+def _make_field(name: str, label: str, schema: Mapping[str, Any], required: bool) -> EventField:
+    if options := schema.get("enum"):
+        return EventField(name, label, "choice", required, tuple(json.dumps(each) for each in options))
+    return EventField(name, label, _KINDS.get(schema.get("type", ""), "json"), required)
+
+
+def read_payload(form: Form, fields: Sequence[EventField]) -> Any:
+    """Return the payload that was typed into a form. An empty field that is not required is left out."""
+    if [field.name for field in fields] in ([_JSON_FIELD], [_FIELD_PREFIX]):
+        return _read_value(form, fields[0])
+    found = {}
+    for field in fields:
+        if field.kind == "flag" or field.required or form.get(field.name):
+            found[field.label] = _read_value(form, field)
+    return found
+
+
+def _read_value(form: Form, field: EventField) -> Any:
+    text = form.raw(field.name) or ""
+    if field.kind == "flag":
+        return text == "yes"
+    if field.kind == "text":
+        return text
+    if not text.strip():
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        if field.kind == "number":
+            return text  # the check of the type names the field
+        what = field.label or "payload"
+        raise InputError(Reason(ReasonCode.NOT_JSON, what=what, why=str(error))) from None
+
+
+@event_routes.post("/runs/{id}/events", **requires(Permission.START))
+async def send_event(request: Request, context: Context, id: Id, form: SentForm) -> Response:
+    """Send the event of a form to the run. The form's own id is the key, so a repeated click sends one event."""
+    run = await context.desk.runs.get(id)
+    name = form.get("event") or form.get("name")
+    schemas = await _load_schemas(context, run.workflow)
+    schema = {} if schemas is None else schemas.get(name, {})
+    payload = read_payload(form, _make_fields(schema))
+    await context.desk.runs.send(id, name, payload, key=form.maybe("once"), by=context.by)
+    return redirect_to(make_view(request).url(f"/runs/{run.id}") + "#events")

@@ -1,0 +1,305 @@
+"""Waits of a run for events: found in the store, answered under the run's fence, held in memory for a while.
+
+    look       read the unread events together with the number of wake-ups
+    register   record the wait, then look again: an event that came in between is found
+    wait       until a wake-up, the limit, or the end of the hold
+    answer     record the answer; taking the events is part of it
+
+A wake-up only says that it is worth looking. Only events in the store answer a wait, so a lost wake-up costs time and
+never an answer. `seen` is the number of wake-ups at the last look: the store does not suspend a run that has more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from redrive.clock import MICROS
+from redrive.core.decide_wait import build_wait_failure
+from redrive.core.events import OpenWait, Wait, WaitMode, WaitState, encode_answer, match_events
+from redrive.core.failure_reason import FailureReason
+from redrive.core.outcomes import EntryCancelled, EntryRef, EventsRefused, WaitAnswered, WaitExpired, WaitStarted
+from redrive.core.payload import Signature
+from redrive.core.states import EntryKind, StepStatus
+from redrive.core.transitions import EventUse
+from redrive.duration import to_datetime
+from redrive.errors import ConfigurationError, PayloadError, RunDetached
+from redrive.errors import WaitExpired as WaitExpiredError
+from redrive.reasons import Reason
+from redrive.store.encryption.keyring import Unreadable
+from redrive.store.store import repeat_until_answered
+
+if TYPE_CHECKING:
+    from redrive.core.journal import EntryRow
+    from redrive.store.events import EventRow
+    from redrive.worker.branches import Branch
+    from redrive.worker.execution import Execution
+
+NO_DEFAULT: Any = object()
+"""The default of a wait that raises when its limit has passed."""
+
+_CLOCK_PAUSE = 0.002  # seconds after which an expiry is tried again that the store's clock found too early
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """An event that answered a wait: its name, its payload, when it was sent and by whom."""
+
+    name: str
+    payload: Any
+    at: datetime | None = None
+    by: str | None = None
+
+
+class WaitRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A wait as workflow code asks for it. `types`: the signatures of payloads by the name of the event."""
+
+    call: str
+    wait: Wait
+    types: dict[str, Signature | None]
+    timeout: float | None = None
+    default: Any = NO_DEFAULT
+
+    @property
+    def name(self) -> str:
+        """The name of the journal entry."""
+        return f"redrive.{self.call} {', '.join(self.wait.names)}"
+
+    def decode(self, name: str, text: str) -> Any:
+        """Return a payload as its type has it; PayloadError if it does not fit."""
+        signature = self.types.get(name)
+        return json.loads(text) if signature is None else signature.decode_result(text)
+
+    def read_answer(self, text: str) -> Any:
+        """Return the recorded answer as workflow code gets it."""
+        wait = self.wait
+        if wait.mode is WaitMode.ONE:
+            return self.decode(wait.names[0], text)
+        found = json.loads(text)
+        if wait.mode is WaitMode.MANY:
+            return [self.decode(wait.names[0], json.dumps(each)) for each in found]
+        at = found.get("at")
+        payload = self.decode(found["name"], json.dumps(found["payload"]))
+        return Event(
+            name=found["name"], payload=payload, at=None if at is None else to_datetime(at), by=found.get("by")
+        )
+
+
+class _LiveWait(msgspec.Struct, eq=False):
+    """A wait that is executed here. `woken` is set when it has to look at its state again."""
+
+    place: EntryRef
+    request: WaitRequest
+    woken: asyncio.Event
+    limit_at: int | None = None
+
+    def describe(self) -> OpenWait:
+        return OpenWait(index=self.place.index, wait=self.request.wait, limit_at=self.limit_at)
+
+
+class EventWaits:
+    """The waits of one run for events.
+
+    `seen`: the wake-ups at the last look. `_known`: the highest number of wake-ups that was reported to this process.
+    `_used`: numbers of events that a wait of this execution took or set aside; the store may not show that yet.
+    """
+
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
+        self._open: dict[int, _LiveWait] = {}
+        self._unread: tuple[EventRow, ...] = ()
+        self._used: set[int] = set()
+        self._known = 0
+        self.seen = 0
+
+    @property
+    def is_open(self) -> bool:
+        """True while a branch waits for an event."""
+        return bool(self._open)
+
+    def wake(self, wakeups: int) -> None:
+        """Let the waits look again, if the run has more wake-ups than they have seen."""
+        self._known = max(self._known, wakeups)
+        if self._known > self.seen:
+            for wait in self._open.values():
+                wait.woken.set()
+
+    async def wait(self, branch: Branch, request: WaitRequest) -> Any:
+        """Return the answer of a wait: from the record, or when its events are there."""
+        execution = self._execution
+        requests = execution.requests
+        branch, place, entry = requests.find_entry(branch, EntryKind.WAIT, request.name)
+        with requests.mark_blocked(branch):
+            try:
+                if entry is not None and entry.done is not None:
+                    await execution.order.pass_result(entry.done, entry.key)
+                    if entry.status in (StepStatus.SUCCESS, StepStatus.SKIPPED):
+                        return self._read_recorded(request, entry)
+                    return self._give_up(request, place, FailureReason.from_json(entry.failure or ""))
+                if entry is not None and entry.status is StepStatus.CANCELLED:
+                    await execution.wait_forever()
+                return await self._wait_live(request, place, entry)
+            except asyncio.CancelledError:
+                recorded = entry is not None and entry.status is not StepStatus.RUNNING
+                if not execution.dead and not recorded and not execution.worker.is_being_cancelled:
+                    resumes = execution.waits.wake_up()
+                    await execution.settle(EntryCancelled(run=execution.view, place=place, resumes=resumes))
+                raise
+
+    def _read_recorded(self, request: WaitRequest, entry: EntryRow) -> Any:
+        try:
+            return request.read_answer(entry.output or "null")
+        except PayloadError as error:
+            self._execution.requests.load_error = error
+            raise
+
+    def _give_up(self, request: WaitRequest, place: EntryRef, ending: FailureReason) -> Any:
+        """Return the default of a wait whose limit has passed, or raise."""
+        if request.default is not NO_DEFAULT:
+            return request.default
+        self._execution.requests.step_failed(ending, place, 1)
+        raise WaitExpiredError(str(ending.reason), key=place.key)
+
+    async def _wait_live(self, request: WaitRequest, place: EntryRef, entry: EntryRow | None) -> Any:
+        execution = self._execution
+        await execution.requests.wait_until_live(place)
+        live = _LiveWait(place, request, asyncio.Event(), None if entry is None else entry.wake_at)
+        registered = entry is not None
+        self._open[place.index] = live
+        execution.worker.event_waits[execution.claimed.id] = self
+        try:
+            while True:
+                state = await self._look(live)
+                if state.events:
+                    values = await self._decode_events(live, state.events)
+                    if values is not None:
+                        return await self._answer(live, state.events, values)
+                elif not registered:
+                    await self._register(live)
+                    registered = True  # and look again: an event may have come since the first look
+                elif not state.expired:
+                    await self._pause(live, state.due_at)
+                elif (ending := await self._expire(live)) is not None:
+                    return self._give_up(request, place, ending)
+        finally:
+            del self._open[place.index]
+            if not self._open:
+                execution.worker.event_waits.pop(execution.claimed.id, None)
+
+    async def _look(self, live: _LiveWait) -> WaitState:
+        """Read the unread events; return the state of this wait, and let other waits look that have an answer."""
+        execution = self._execution
+        await execution.ready()
+        live.woken.clear()
+        backend, run = execution.worker.backend, execution.claimed.id
+        with execution.requests.ask_store():
+            mailbox = await repeat_until_answered(lambda: backend.mailbox(run), execution.clock)
+        if mailbox is None or mailbox.fence != execution.view.fence:
+            execution.detach()  # it was taken away; nothing that is found here may be used
+            raise RunDetached
+        self.seen = max(self.seen, mailbox.wakeups)
+        self._unread = tuple([event for event in mailbox.events if event.seq not in self._used])
+        waits = [each.describe() for each in self._open.values()]
+        states = match_events(waits, self._unread, backend.now())
+        for other in self._open.values():
+            if other is not live and states[other.place.index].events:
+                other.woken.set()
+        return states[live.place.index]
+
+    async def _decode_events(self, live: _LiveWait, numbers: tuple[int, ...]) -> list[EventRow] | None:
+        """Return the events that answer a wait; None if some do not fit its type and were set aside."""
+        found = [event for event in self._unread if event.seq in numbers]
+        refused: list[EventUse] = []
+        for event in found:
+            if isinstance(event.payload, Unreadable):
+                raise ConfigurationError(event.payload.why)
+            try:
+                live.request.decode(event.name, event.payload)
+            except PayloadError as error:
+                reason = Reason.of_error(error).to_text()
+                refused.append(EventUse(seq=event.seq, index=live.place.index, refused=reason))
+        if not refused:
+            return found
+        self._used.update(use.seq for use in refused)
+        execution = self._execution
+        await execution.settle(EventsRefused(run=execution.view, place=live.place, uses=tuple(refused)))
+        return None
+
+    async def _register(self, live: _LiveWait) -> None:
+        """Record the wait. A run that does nothing else sleeps from now on."""
+        execution, request = self._execution, live.request
+        delay = None if request.timeout is None else int(request.timeout * MICROS)
+        outcome = WaitStarted(
+            run=execution.view,
+            place=live.place,
+            delay=delay,
+            input=request.wait.to_json(),
+            subjects=request.wait.names,
+            seen=self.seen,
+            idle=execution.is_only_branch(),
+            hold=execution.worker.hold(),
+        )
+        settled = await execution.settle(outcome)
+        live.limit_at = None if delay is None else settled.now + delay
+        change = settled.transition.change
+        if change is not None and change.release:
+            execution.detach()
+            raise RunDetached
+        if change is not None:
+            execution.fall_asleep(self.seen)
+
+    async def _pause(self, live: _LiveWait, due_at: int | None) -> None:
+        """Wait for a wake-up, or for the time at which the state of the wait changes by itself."""
+        execution = self._execution
+        seconds = math.inf if due_at is None else execution.seconds_until(due_at)
+        with execution.waits.count(live.place, 1, seconds, events=True):
+            if not execution.waits.asleep:
+                execution.order.recheck()  # perhaps every branch waits now
+            timer = None if due_at is None else execution.clock.call_later(seconds, live.woken.set)
+            try:
+                await live.woken.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
+
+    async def _answer(self, live: _LiveWait, numbers: tuple[int, ...], events: list[EventRow]) -> Any:
+        execution, wait, place = self._execution, live.request.wait, live.place
+        self._used.update(numbers)
+        text, done = encode_answer(wait, events), execution.journal.new_done_number()
+        resumes = execution.waits.wake_up()
+        await execution.settle(
+            WaitAnswered(
+                run=execution.view,
+                place=place,
+                done=done,
+                input=wait.to_json(),
+                output=text,
+                uses=tuple(EventUse(seq=seq, index=place.index) for seq in numbers),
+                resumes=resumes,
+            )
+        )
+        await execution.order.pass_result(done, place.key)
+        return live.request.read_answer(text)
+
+    async def _expire(self, live: _LiveWait) -> FailureReason | None:
+        """Record that the limit has passed; None if the store refuses that, because an event came in time."""
+        execution, place = self._execution, live.place
+        limit = int((live.request.timeout or 0) * MICROS)
+        done, resumes = execution.journal.new_done_number(), execution.waits.wake_up()
+        outcome = WaitExpired(run=execution.view, place=place, done=done, seen=self.seen, limit=limit, resumes=resumes)
+        settled = await execution.submit(outcome)
+        if not settled.kept:
+            if resumes:
+                execution.fall_asleep(self.seen)  # the store still shows it so
+            # The clock of the store may be behind. The next look notices if the run was taken away.
+            await execution.clock.sleep(_CLOCK_PAUSE)
+            return None
+        execution.check(settled)
+        await execution.order.pass_result(done, place.key)
+        return build_wait_failure(place, limit)

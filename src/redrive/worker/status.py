@@ -1,0 +1,79 @@
+"""The status that the code of a run sets: the latest value only, written with the next commit of the run.
+
+It is not in the journal: a crash may lose it, and it never changes what the run does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from redrive.clock import Timer
+from redrive.core.outcomes import StatusNoted
+from redrive.core.transitions import NoteWrite
+from redrive.errors import InputError
+from redrive.reasons import Reason, ReasonCode
+
+if TYPE_CHECKING:
+    from redrive.worker.execution import Execution
+
+_MAX_TEXT = 500
+_MAX_DATA = 10_000
+_INTERVAL = 1.0  # seconds after which a status is written that no other commit took along
+
+
+def make_note(text: Any, progress: Any, data: dict[str, Any]) -> NoteWrite:
+    """Return a status; InputError if it cannot be stored."""
+    if not isinstance(text, str) or not 0 < len(text) <= _MAX_TEXT:
+        raise InputError(Reason(ReasonCode.STATUS_TEXT_INVALID, longest=_MAX_TEXT))
+    if progress is not None and not (isinstance(progress, int | float) and 0 <= progress <= 1):
+        raise InputError(Reason(ReasonCode.STATUS_PROGRESS_INVALID))
+    try:
+        encoded = json.dumps(data, ensure_ascii=False, allow_nan=False) if data else None
+    except (TypeError, ValueError) as error:
+        raise InputError(Reason(ReasonCode.NOT_JSON, what="status", why=str(error))) from None
+    if encoded is not None and len(encoded) > _MAX_DATA:
+        raise InputError(Reason(ReasonCode.STATUS_DATA_TOO_LARGE, longest=_MAX_DATA))
+    return NoteWrite(text=text, progress=None if progress is None else float(progress), data=encoded)
+
+
+class StatusNotes:
+    """The status of one run that is not written yet."""
+
+    __slots__ = ("_execution", "_pending", "_timer")
+
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
+        self._pending: NoteWrite | None = None
+        self._timer: Timer | None = None
+
+    def set(self, note: NoteWrite) -> None:
+        """Take a new status. May be called from any thread."""
+        loop = self._execution.loop
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is loop:
+            self._set(note)
+        else:
+            loop.call_soon_threadsafe(self._set, note)
+
+    def _set(self, note: NoteWrite) -> None:
+        execution = self._execution
+        if execution.dead or execution.journal.next_key is not None:
+            return  # a run that walks through its record has set this status before
+        self._pending = note
+        if self._timer is None:
+            self._timer = execution.clock.call_later(_INTERVAL, self.flush)
+
+    def flush(self) -> None:
+        """Send the status, if there is a new one."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        note, self._pending = self._pending, None
+        execution = self._execution
+        if note is not None and not execution.dead:
+            execution.worker.committer.post(StatusNoted(run=execution.view, note=note))

@@ -1,0 +1,170 @@
+"""Events to a run over HTTP, on its page and from the command line, with a real worker on the same store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import pytest
+from click.testing import CliRunner
+from pages_kit import of_role, once
+from server_kit import SECRET, World
+
+import redrive
+from redrive import Redrive, RunHandle
+from redrive.cli import main
+from redrive.core.redact import MASK
+from redrive.core.states import RunStatus
+
+T = TypeVar("T")
+
+
+@dataclass
+class Approval:
+    by: str
+    limit: int = 0
+    level: Literal["low", "high"] = "low"
+    urgent: bool = False
+
+
+def make_app(url: str) -> Redrive:
+    app = Redrive(url, secret_key=SECRET, encryption_keys="plain")
+
+    @app.workflow(events={"approved": Approval, "note": str})
+    async def approval(api_key: str = "") -> list[Any]:
+        redrive.set_status("needs an approval", progress=0.25, api_key=api_key)
+        found = await redrive.wait_for("approved", timeout="3d")
+        return [found.by, found.limit, found.level, found.urgent]
+
+    @app.workflow
+    async def anything() -> Any:
+        return await redrive.wait_for("go", type=int)
+
+    return app
+
+
+@pytest.fixture
+async def app(each_site: World) -> AsyncIterator[Redrive]:
+    async with make_app(each_site.url) as opened:
+        yield opened
+
+
+async def waiting(app: Redrive, workflow: str = "approval", tenant: str = "acme") -> RunHandle[Any]:
+    """Start a run and wait until it waits for its event."""
+    inputs = {"api_key": "k3y"} if workflow == "approval" else {}
+    handle = await app.find(workflow).start(tenant=tenant, **inputs)
+    while await handle.status() is not RunStatus.SLEEPING:  # noqa: ASYNC110 - a real worker
+        await asyncio.sleep(0.01)
+    return handle
+
+
+async def aside(call: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Make a blocking call while the worker continues."""
+    return await asyncio.to_thread(call, *args, **options)
+
+
+async def test_events_are_sent_and_listed_over_http(each_site: World, app: Redrive) -> None:
+    """The server has no code of this workflow: it checks names and payloads by the catalogue."""
+    handle = await waiting(app)
+    staff, viewer = each_site.client(role="STAFF"), each_site.client(role="VIEWER")
+    other = each_site.client("globex")
+    path = f"/runs/{handle.id}/events"
+    keyed = {"Idempotency-Key": "click-1"}
+    for name, payload, status in (
+        ("approved", {"limit": 1}, 422),
+        ("approved", {"by": "ann", "limit": "x"}, 422),
+        ("approved", 7, 422),
+        ("other", {}, 422),
+        ("a%2Fb", {}, 404),
+    ):
+        answer = await aside(staff.post, f"{path}/{name}", json=payload)
+        assert answer.status_code == status, (name, answer.text)
+    assert (await aside(viewer.post, f"{path}/approved", json={"by": "ann"})).status_code == 403
+    assert (await aside(other.post, f"{path}/approved", json={"by": "ann"})).status_code == 404
+    assert (await aside(other.get, path)).status_code == 404
+    assert (await aside(viewer.get, path)).json() == []
+    sent = [await aside(staff.post, f"{path}/note", json="hello", headers=keyed) for _ in range(3)]
+    assert [(each.status_code, each.json()["seq"]) for each in sent] == [(202, 1)] * 3
+    clash = await aside(staff.post, f"{path}/note", json="other", headers=keyed)
+    assert (clash.status_code, clash.json()["reason_code"]) == (409, "event_key_used")
+    listed = await aside(viewer.get, "/runs", params={"waits_for": "approved"})
+    assert handle.id in {run["id"] for run in listed.json()["items"]}
+    note = (await aside(viewer.get, f"/runs/{handle.id}")).json()["note"]
+    assert (note["text"], note["progress"], note["data"]) == ("needs an approval", 0.25, {"api_key": MASK})
+    answer = await aside(staff.post, f"{path}/approved", json={"by": "ann", "limit": 9})
+    assert answer.json() == {"seq": 2, "run_id": handle.id, "status": "SLEEPING"}
+    assert await handle.result(timeout="30s") == ["ann", 9, "low", False]
+    events = (await aside(viewer.get, path, params={"after": 0})).json()
+    assert [(each["seq"], each["name"], each["status"]) for each in events] == [
+        (1, "note", "UNREAD"), (2, "approved", "TAKEN")
+    ]  # fmt: skip
+    assert [each["seq"] for each in (await aside(viewer.get, path, params={"after": 1})).json()] == [2]
+    ended = await aside(staff.post, f"{path}/note", json="late")
+    assert (ended.status_code, ended.json()["reason_code"]) == (409, "events_refused")
+    lines = (await aside(each_site.client(role="ADMIN").get, "/audit", params={"subject": handle.id})).json()["items"]
+    assert {line["event"] for line in lines} >= {"run.event_sent"}
+    assert "ann" not in json.dumps([line["after"] for line in lines])
+
+
+async def test_the_page_of_a_run_lists_events_and_sends_one_without_scripts(each_site: World, app: Redrive) -> None:
+    handle = await waiting(app)
+    with of_role(each_site, "STAFF") as browser, of_role(each_site, "VIEWER") as viewer:
+        page = (await aside(browser.get, f"/runs/{handle.id}")).text
+        assert "Waits for event approved" in page
+        assert "needs an approval" in page
+        assert '<progress max="1" value="0.25">' in page
+        names = re.findall(r'name="(f:[^"]*)"', page)
+        assert names == ["f:by", "f:limit", "f:level", "f:urgent", "f:"]  # of both declared events
+        assert 'action="/app/runs' in page
+        shown = (await aside(viewer.get, f"/runs/{handle.id}")).text
+        assert "f:by" not in shown
+        form = {"once": once(page[page.index('name="event" value="approved"') - 600 :]), "event": "approved"}
+        bad = await aside(browser.post, f"/runs/{handle.id}/events", data={**form, "f:by": "ann", "f:limit": "many"})
+        assert bad.status_code == 422
+        assert "limit" in bad.text
+        good = {**form, "f:by": "ann", "f:limit": "7", "f:level": '"high"', "f:urgent": "yes"}
+        answer = await aside(browser.post, f"/runs/{handle.id}/events", data={**good, "once": "0123456789abcdef"})
+        assert answer.status_code == 303, answer.text
+        assert await handle.result(timeout="30s") == ["ann", 7, "high", True]
+        page = (await aside(browser.get, f"/runs/{handle.id}", headers={"Accept-Language": "pl"})).text
+        assert "Zdarzenia" in page
+        assert "Odebrane" in page
+        found = (await aside(browser.get, "/runs", params={"waits_for": "approved"})).text
+        assert handle.id not in found
+
+
+async def test_the_command_line_sends_events_to_a_server_and_to_a_store(each_site: World, app: Redrive) -> None:
+    runner = CliRunner()
+    server = {"REDRIVE_URL": each_site.address, "REDRIVE_TOKEN": each_site.tokens["acme", "STAFF"]}
+    store = {"REDRIVE_URL": each_site.url, "REDRIVE_SECRET_KEY": SECRET, "REDRIVE_ENCRYPTION_KEYS": "plain"}
+    for env in (server, store):
+
+        async def run(*arguments: str, env: dict[str, str] = env) -> Any:
+            return await aside(runner.invoke, main, ["runs", *arguments], env=env)
+
+        handle = await waiting(app, "anything")
+        why = (await run("why", handle.id)).stdout
+        assert "waits for event 'go' since" in why
+        assert f"redrive runs send {handle.id} go --data JSON" in why.replace("\n", " ")
+        assert "nothing was sent" in (await run("send", handle.id, "go", "--data", "1", "--dry-run")).stdout
+        sent = await run("send", handle.id, "go", "--data", '"no number"', "--key", "k", "--json")
+        assert json.loads(sent.stdout)["seq"] == 1, sent.output
+        assert json.loads(
+            (await run("send", handle.id, "go", "--data", '"no number"', "--key", "k", "--json")).stdout
+        ) == (json.loads(sent.stdout))
+        assert (await run("send", handle.id, "go", "--data", "2", "--key", "k")).exit_code != 0
+        assert (await run("send", handle.id, "go", "--data", "{")).exit_code == 2
+        while not any(event.status == "SET_ASIDE" for event in await app.runs.events(handle.id)):  # noqa: ASYNC110 - a real worker
+            await asyncio.sleep(0.01)
+        assert "did not fit and was set aside" in (await run("why", handle.id)).stdout
+        listed = (await run("list", "--waits-for", "go", "-q")).stdout
+        assert handle.id in listed
+        assert (await run("send", handle.id, "go", "--data", "17")).exit_code == 0
+        assert await handle.result(timeout="30s") == 17
+        shown = (await run("show", handle.id)).stdout
+        assert "1 go, set aside" in shown
+        assert "2 go, taken" in shown
