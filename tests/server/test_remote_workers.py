@@ -22,7 +22,9 @@ from server_kit import HERE, PATIENCE, PREFIX, SECRET, Process, World, access_of
 import redrive
 from redrive import Redrive, RetryPolicy
 from redrive.core.roles import ALL_TENANTS, Role
-from redrive.errors import ConfigurationError, NotSignedIn, RunFailed
+from redrive.core.states import RunStatus
+from redrive.core.transitions import NewRun
+from redrive.errors import ConfigurationError, NotAllowed, NotSignedIn, RunFailed
 from redrive.remote.contract import NewToken
 from redrive.store.postgres import PostgresStore
 from redrive.store.workers import Catalogue, NewWorker, Receipt, StaleBatch
@@ -631,6 +633,50 @@ async def test_an_output_that_is_too_large_fails_its_step_alone(remote: Remote) 
         with pytest.raises(RunFailed) as failed:
             await handles[1].result("30s")
         assert failed.value.code == "policy_violation"
+
+
+async def test_a_refused_start_is_an_error_of_its_caller_alone(remote: Remote) -> None:
+    app = remote.app(remote.world.tokens["acme", "WORKER"])
+
+    @app.workflow
+    async def remote_refused_start(number: int) -> int:
+        return number + 1
+
+    async with app:
+        with pytest.raises(NotAllowed):
+            await remote_refused_start.start(1, tenant="globex")
+        handle = await remote_refused_start.start(1, tenant="acme")
+        assert await handle.result("30s") == 2
+
+
+async def test_an_unreadable_run_of_a_tenant_becomes_a_letter(remote: Remote) -> None:
+    token, name = remote.world.tokens["acme", "WORKER"], "remote_unreadable"
+    with remote.http(token) as http:
+        worker = register(http, name).json()["worker"]
+    with remote.http(token, worker) as http:
+        first = http.post("/start", json=start_body("acme", name, "remote-readable")).json()[0]["claimed"]
+        http.post("/settle", json={"number": 1, "outcomes": [returned(first)]}).raise_for_status()
+        run = NewRun(
+            public_id="remote-unreadable",
+            tenant="acme",
+            workflow=name,
+            input="{}",
+            options="[",
+            version="v",
+            key_keeps=1,
+        )
+        async with opened(remote.world.url) as store:
+            await store.start([run])
+            claimed = http.post("/claim", json={"capacity": 5, "suspect": False})
+            assert claimed.status_code == 200, claimed.text
+            assert claimed.json()["runs"] == []
+            found = await store.run("remote-unreadable")
+            assert found is not None
+            assert found.status == RunStatus.DLQ_PENDING
+        many = {"outcomes": [{**returned(first), "k": "began", "options": "{}", "limit": 0}] * 257}
+        refused = http.post("/begun", json=many)
+        assert (refused.status_code, "at most 256" in refused.text) == (422, True), refused.text
+        http.post("/retire", json={}).raise_for_status()
 
 
 async def test_a_token_that_is_refused_ends_the_opening(remote: Remote) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
-import os
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -37,7 +35,7 @@ from redrive.store.port import Store
 from redrive.store.runs import StartResult, caller_key
 from redrive.worker.attempt import Attempt
 from redrive.worker.rollback import ActionRunner
-from redrive.worker.worker import Worker, WorkerSettings
+from redrive.worker.worker import Worker
 
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
@@ -126,32 +124,8 @@ class RemoteRuntime(Runtime):
         wrap_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
     ) -> Worker:
         """Start a worker that claims and settles through the server. The server does the chores."""
-        app, settings = self._app, self._app.settings
         backend = self._backend = RemoteBackend(self._address, self._token, self.clock)
-        worker = Worker(
-            backend,
-            self.clock,
-            WorkerSettings(
-                name=f"{socket.gethostname()}:{os.getpid()}",
-                queues=settings.queues or None,
-                concurrency=settings.concurrency,
-                lease=settings.lease,
-                grace=settings.grace,
-                hold=settings.hold,
-                code_wait=settings.code_wait,
-                max_payload=settings.max_payload,
-                poll=_POLL_INTERVAL,
-            ),
-            workflows={name: workflow.definition for name, workflow in app.registered_workflows.items()},
-            catalogue=app.catalogue(),
-            steps=app.registered_steps,
-            actions=self._actions,
-            rules=app.rules,
-            has_circuits=any(step.options.circuit for step in app.registered_steps.values()),
-            on_ended=self.results.on_run_ended,
-            wrap_step=wrap_step,
-            tracing=self.tracing,
-        )
+        worker = self._make_worker(backend, poll=_POLL_INTERVAL, wrap_step=wrap_step)
         await worker.start(automatic=automatic)
         self.worker = worker
         return worker

@@ -55,7 +55,7 @@ from redrive.store.port import DeskStore, Store
 from redrive.store.runs import StartResult
 from redrive.store.store import repeat_until_answered
 from redrive.worker.attempt import Attempt
-from redrive.worker.backend import LocalBackend
+from redrive.worker.backend import Backend, LocalBackend
 from redrive.worker.claimer import Wakeup
 from redrive.worker.rollback import ActionRunner
 from redrive.worker.worker import Worker, WorkerSettings
@@ -316,32 +316,12 @@ class Runtime:
         await self._register_sinks(
             [*app.registered_sinks.values(), *await self.answered(self.notification_chore.needed_sinks)]
         )
-        worker = Worker(
+        worker = self._make_worker(
             LocalBackend(store or self.store, self.clock, listeners=self.listeners),
-            self.clock,
-            WorkerSettings(
-                name=f"{socket.gethostname()}:{os.getpid()}",
-                queues=settings.queues or None,
-                concurrency=settings.concurrency,
-                lease=settings.lease,
-                grace=settings.grace,
-                hold=settings.hold,
-                code_wait=settings.code_wait,
-                max_payload=settings.max_payload,
-                poll=_POLL_INTERVAL if automatic else math.inf,
-            ),
-            workflows={name: workflow.definition for name, workflow in app.registered_workflows.items()},
-            catalogue=app.catalogue(),
-            steps=app.registered_steps,
-            actions=self._actions,
-            rules=app.rules,
-            has_circuits=any(step.options.circuit for step in app.registered_steps.values()),
-            on_ended=self.results.on_run_ended,
+            poll=_POLL_INTERVAL if automatic else math.inf,
+            wrap_step=wrap_step,
             on_published=self.wake_relays,
             forwarder=chores.RelayForwarder(self._outbox_relays),
-            wrap_step=wrap_step,
-            counters=self.counters,
-            tracing=self.tracing,
         )
         address = parse_metrics_address(settings.metrics)
         if address is not None and self.endpoint is None:
@@ -356,6 +336,45 @@ class Runtime:
             await self.answered(self.notification_chore.run_once)
             self._start_chores(settings.chores)
         return worker
+
+    def _make_worker(
+        self,
+        backend: Backend,
+        *,
+        poll: float,
+        wrap_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None,
+        on_published: Callable[[], None] = lambda: None,
+        forwarder: chores.RelayForwarder | None = None,
+    ) -> Worker:
+        """Return a worker with the settings and the code of the app."""
+        app, settings = self._app, self._app.settings
+        return Worker(
+            backend,
+            self.clock,
+            WorkerSettings(
+                name=f"{socket.gethostname()}:{os.getpid()}",
+                queues=settings.queues or None,
+                concurrency=settings.concurrency,
+                lease=settings.lease,
+                grace=settings.grace,
+                hold=settings.hold,
+                code_wait=settings.code_wait,
+                max_payload=settings.max_payload,
+                poll=poll,
+            ),
+            workflows={name: workflow.definition for name, workflow in app.registered_workflows.items()},
+            catalogue=app.catalogue(),
+            steps=app.registered_steps,
+            actions=self._actions,
+            rules=app.rules,
+            has_circuits=any(step.options.circuit for step in app.registered_steps.values()),
+            on_ended=self.results.on_run_ended,
+            on_published=on_published,
+            forwarder=forwarder,
+            wrap_step=wrap_step,
+            counters=self.counters,
+            tracing=self.tracing,
+        )
 
     def _start_chores(self, interval: float) -> None:
         """Repeat the chores of this process."""

@@ -14,7 +14,6 @@ import asyncio
 import functools
 import logging
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
@@ -50,6 +49,7 @@ from redrive.store.runs import AttemptRow, StartResult
 from redrive.store.store import repeat_until_answered
 from redrive.store.workers import Catalogue, ClaimedRun, ClaimRequest, ClaimResult, HeartbeatReply, NewWorker
 from redrive.worker.backend import RollbackCause
+from redrive.worker.committer import MAX_BATCH
 
 T = TypeVar("T")
 log = logging.getLogger("redrive.remote")
@@ -95,7 +95,6 @@ class RemoteBackend:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="redrive-remote")
         self._idle: list[Client] = []
         self._busy: set[Client] = set()
-        self._lock = threading.Lock()
         self._worker = 0
         self._number = 0
         self._wait = _WAIT
@@ -106,21 +105,40 @@ class RemoteBackend:
     # -- requests -------------------------------------------------------------------------------------
 
     async def _call(self, path: str, body: Any, kind: Callable[..., T] | Any, *, method: str = "POST") -> Any:
-        """Send a request and return the answer as a record."""
+        """Send a request and return the answer as a record.
+
+        The work ends if the server refuses the token. A refused start says nothing about the token: its caller named
+        another tenant or workflow, and gets the error.
+        """
         given = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
         asked_at = self._clock.monotonic()
         try:
             text = await self._exchange(method, path, given)
         except (NotSignedIn, NotAllowed) as error:
-            if not self._worker:
+            if not self._worker or (path == "start" and isinstance(error, NotAllowed)):
                 raise
-            self.refuse(error)
-            raise StoreUnavailable(f"the server refuses the token of this worker: {error}") from error
+            raise self._end_work(error) from error
         reply = msgspec.json.decode(text, type=kind)
         now = getattr(reply, "now", None)
         if isinstance(now, int):
             self._time.learn(now, asked_at)
         return reply
+
+    async def _ask(self, path: str, body: Any, kind: Callable[..., T] | Any, *, method: str = "POST") -> Any:
+        """Send a request about runs or circuits; StoreUnavailable if the server does not know the worker or the run.
+
+        The worker was declared dead or the run was taken away. The next outcome of the run is refused, and that ends
+        its execution here.
+        """
+        try:
+            return await self._call(path, body, kind, method=method)
+        except NotFound as error:
+            raise StoreUnavailable(str(error)) from None
+
+    def _end_work(self, error: RedriveError) -> StoreUnavailable:
+        """Remember that the server refuses the token; return the error for the call that noticed it."""
+        self.refuse(error)
+        return StoreUnavailable(f"the server refuses the token of this worker: {error}")
 
     async def _exchange(self, method: str, path: str, body: bytes | None) -> bytes:
         client = self._idle.pop() if self._idle else Client(self._address, self._token)
@@ -174,8 +192,7 @@ class RemoteBackend:
             registered: wire.Registered = await self._call("register", call, wire.Registered)
         except (NotSignedIn, NotAllowed) as error:
             if before:
-                self.refuse(error)
-                raise StoreUnavailable(f"the server refuses the token of this worker: {error}") from error
+                raise self._end_work(error) from error
             raise
         self._worker, self._number, self._stale = registered.worker, 0, False
         self._wait = min(_WAIT, registered.wait / MICROS)
@@ -196,6 +213,11 @@ class RemoteBackend:
         """True if the server refused the order of the batches, so that the worker has to register again."""
         return self._stale
 
+    @property
+    def outcomes_per_request(self) -> int:
+        """The most outcomes that the server takes in one request."""
+        return MAX_BATCH if self._limits is None else self._limits.batch
+
     def report_refusal(self, loop: asyncio.AbstractEventLoop, error: RedriveError) -> None:
         """Remember from another thread that the server refuses the token."""
         loop.call_soon_threadsafe(self.refuse, error)
@@ -213,10 +235,7 @@ class RemoteBackend:
     async def changed(self) -> None:
         call = wire.WaitCall(wait=int(self._wait * MICROS))
         while True:
-            try:
-                reply: wire.WaitReply = await self._call("wait", call, wire.WaitReply)
-            except NotFound as error:
-                raise StoreUnavailable(str(error)) from None
+            reply: wire.WaitReply = await self._ask("wait", call, wire.WaitReply)
             if reply.due:
                 return
 
@@ -254,11 +273,7 @@ class RemoteBackend:
         return [each.to_view() for each in found]
 
     async def _history(self, run: int) -> wire.History:
-        try:
-            found: wire.History = await self._call(f"runs/{run}/history", None, wire.History, method="GET")
-        except NotFound as error:
-            # The run was taken away; its next outcome is refused, and that ends its execution here.
-            raise StoreUnavailable(str(error)) from None
+        found: wire.History = await self._ask(f"runs/{run}/history", None, wire.History, method="GET")
         return found
 
     async def journal(self, run: int) -> list[EntryRow]:
@@ -268,11 +283,14 @@ class RemoteBackend:
         return (await self._history(run)).attempts
 
     async def mailbox(self, run: int) -> Mailbox | None:
-        reply: wire.MailboxReply = await self._call(f"runs/{run}/mailbox", None, wire.MailboxReply, method="GET")
+        try:
+            reply: wire.MailboxReply = await self._call(f"runs/{run}/mailbox", None, wire.MailboxReply, method="GET")
+        except NotFound:
+            return None  # a worker that the server does not know holds no runs
         return reply.mailbox
 
     async def wakeups(self, runs: Sequence[int]) -> dict[int, int]:
-        reply: wire.WakeupsReply = await self._call("wakeups", wire.WakeupsCall(runs=tuple(runs)), wire.WakeupsReply)
+        reply: wire.WakeupsReply = await self._ask("wakeups", wire.WakeupsCall(runs=tuple(runs)), wire.WakeupsReply)
         return dict(reply.wakeups)
 
     async def rollback_cause(self, run: ClaimedRun) -> RollbackCause:
@@ -285,27 +303,24 @@ class RemoteBackend:
         return started
 
     async def has_live_worker(self, version: str) -> bool:
-        reply: wire.VersionReply = await self._call("version", wire.VersionCall(version=version), wire.VersionReply)
+        reply: wire.VersionReply = await self._ask("version", wire.VersionCall(version=version), wire.VersionReply)
         return reply.alive
 
     async def permit(self, ask: PermitRequest) -> Permit:
-        try:
-            permit: Permit = await self._call("permit", ask, Permit)
-        except NotFound as error:
-            raise StoreUnavailable(str(error)) from None
+        permit: Permit = await self._ask("permit", ask, Permit)
         return permit
 
-    async def evaluate_circuit(self, place: CircuitKey, settings: str) -> CircuitRow:
-        call = wire.CircuitCall(tenant=place[0], key=place[1], settings=settings)
-        row: CircuitRow = await self._call("circuit", call, CircuitRow)
+    async def evaluate_circuit(self, key: CircuitKey, settings: str) -> CircuitRow:
+        call = wire.CircuitCall(tenant=key[0], key=key[1], settings=settings)
+        row: CircuitRow = await self._ask("circuit", call, CircuitRow)
         return row
 
     async def circuits_changed_since(self, since: int) -> list[CircuitRow]:
-        rows: list[CircuitRow] = await self._call("circuits", wire.CircuitsCall(since=since), list[CircuitRow])
+        rows: list[CircuitRow] = await self._ask("circuits", wire.CircuitsCall(since=since), list[CircuitRow])
         return rows
 
     async def count_successes(self, counts: Sequence[SuccessCount]) -> None:
-        await self._call("circuits", wire.CircuitsCall(successes=tuple(counts)), list[CircuitRow])
+        await self._ask("circuits", wire.CircuitsCall(successes=tuple(counts)), list[CircuitRow])
 
     def transaction(self, limit: float) -> Transaction:
         return _refuse_transaction()
@@ -346,7 +361,10 @@ class RemoteLease:
 
     def record(self, worker: int, marks: Sequence[Transition]) -> None:
         """Record that attempts began, while the loop is blocked."""
-        self._send("begun", wire.encode_begun([_read_mark(each) for each in marks]), worker)
+        most = self._backend.outcomes_per_request
+        for begin in range(0, len(marks), most):
+            outcomes = [_read_mark(each) for each in marks[begin : begin + most]]
+            self._send("begun", wire.encode_begun(outcomes), worker)
 
     def close(self) -> None:
         self._client.close()

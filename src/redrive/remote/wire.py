@@ -23,10 +23,10 @@ from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import CircuitSampleWrite, EntryWrite, NewRun, RunWrite, Transition
 from redrive.reasons import Reason
 from redrive.settle.settler import Settled
-from redrive.store.circuits import CircuitRow, Permit, PermitRequest, SuccessCount
+from redrive.store.circuits import SuccessCount
 from redrive.store.events import Mailbox
-from redrive.store.runs import AttemptRow, StartResult
-from redrive.store.workers import Catalogue, ClaimResult, Lane
+from redrive.store.runs import AttemptRow
+from redrive.store.workers import Catalogue, Lane
 from redrive.worker.backend import RollbackCause
 
 PROTOCOL = 1
@@ -259,19 +259,6 @@ class Done(_Record, frozen=True, kw_only=True):
     """The answer to a call without a result."""
 
     now: int
-
-
-Reply = (
-    Registered | ClaimResult | WaitReply | Answers | BeatReply | list[HeldReply] | History | list[StartResult]
-    | Permit | CircuitRow | list[CircuitRow] | VersionReply | Done | MailboxReply | WakeupsReply
-)  # fmt: skip
-"""All answers of the server."""
-
-Call = (
-    Registration | ClaimCall | WaitCall | Batch | BeatCall | Begun | StartCall | PermitRequest | CircuitCall
-    | CircuitsCall | VersionCall | WakeupsCall
-)  # fmt: skip
-"""All requests of a worker that have a body."""
 
 
 def digest_batch(body: bytes) -> str:

@@ -5,70 +5,67 @@ worker beside the store. Nothing but caches lives here, so any server may answer
 
     session     a worker that registered, bound to its token; the runs that it holds
     settle      decide on a batch, once: its receipt is part of the commit, and a repeat gets the recorded answer
-    room        long polls that wait for work
+    polls       long polls that wait for work (`long_polls`)
+
+What a worker sends is checked in `worker_checks`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from redrive.clock import MICROS, Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.decide_step import record_start
-from redrive.core.idempotency import decode_key, message_id
-from redrive.core.new_run import extract_index_values
-from redrive.core.outbox import check_message_key, check_topic
 from redrive.core.outcomes import AttemptStarted, Outcome, RunView
 from redrive.core.roles import ALL_TENANTS, Principal
-from redrive.core.transitions import AuditWrite, MessageWrite, NewRun, Transition, TransitionResult
-from redrive.errors import InputError, NotAllowed, NotFound, StoreError
-from redrive.reasons import Reason, ReasonCode, quote
+from redrive.core.transitions import AuditWrite, Transition, TransitionResult
+from redrive.errors import InputError, NotAllowed, NotFound
+from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.remote import wire
+from redrive.server.long_polls import LongPolls
 from redrive.server.problems import ProblemError
+from redrive.server.worker_checks import (
+    check_start,
+    complete_outcome,
+    decode_body,
+    decode_outcome,
+    refuse_protocol,
+    refuse_request,
+)
 from redrive.settle.circuits import after_samples, update_circuit
 from redrive.settle.settler import LocalSettler, make_claimed_run_view, make_lenient_run_view, parse_run_options
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import DeskStore, LeaseConnection, Store
 from redrive.store.runs import StartResult
-from redrive.store.workers import (
-    ClaimedRun,
-    ClaimRequest,
-    ClaimResult,
-    NewWorker,
-    Receipt,
-    RemoteWorkerRow,
-    StaleBatch,
-    live_workers,
-)
-from redrive.worker.backend import RollbackCause
-from redrive.worker.rollback import NOTIFY_TOPIC
+from redrive.store.workers import ClaimedRun, ClaimRequest, ClaimResult, NewWorker, Receipt, RemoteWorkerRow, StaleBatch
+from redrive.worker.backend import has_live_worker, read_rollback_cause
+from redrive.worker.committer import MAX_BATCH
 from redrive.worker.worker import make_unreadable_outcome
 
 if TYPE_CHECKING:
     from redrive.app.runtime import Runtime
     from redrive.store.tenant_view import TenantView
 
-LIMITS = wire.WorkerLimits(payload=1 << 20, body=16 << 20, batch=256, claim=1000)
+LIMITS = wire.WorkerLimits(payload=1 << 20, body=16 << 20, batch=MAX_BATCH, claim=1000)
 MAX_WORKERS = 100
 """Live workers of one token."""
 
 LONGEST_WAIT = 20.0
 """Seconds of a long poll: shorter than the time after which proxies close a connection."""
 
+# A shorter lease would expire between two heartbeats; a longer one would delay the recovery of the worker's runs.
 _SHORTEST_LEASE, _LONGEST_LEASE = 2 * MICROS, 300 * MICROS
-_MAX_SESSIONS = 10_000
-_LOOK_INTERVAL = 1.0  # seconds after which one waiting worker of each kind looks for work without a notification
-_ENGINE_TOPICS = "redrive."
+_MAX_SESSIONS = 10_000  # a session that was removed is read from the store again
 
 
 class WorkerSession:
@@ -78,7 +75,8 @@ class WorkerSession:
         self.row = row
         self.settler = settler
         self.views: dict[int, RunView] = {}
-        self.one_batch = asyncio.Lock()
+        # Batches are settled one at a time: their numbers have an order, and the settler acts on one view of the store.
+        self.settling = asyncio.Lock()
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -97,7 +95,7 @@ class RemoteWorkers:
         self._lease: LeaseConnection | None = None
         # One thread: the connection for heartbeats belongs to the thread that uses it.
         self._lease_thread = ThreadPoolExecutor(1, thread_name_prefix="redrive-remote-lease")
-        self.room = WaitingRoom(lambda: self._store.changed(), clock)
+        self.polls = LongPolls(lambda: self._store.changed(), clock)
 
     @property
     def _store(self) -> Store:
@@ -105,12 +103,12 @@ class RemoteWorkers:
 
     async def wait(self, session: WorkerSession, seconds: float) -> bool:
         """Wait until there may be work for the worker, for some seconds at most."""
-        self._runtime().ring_listeners.add(self.room.ring_all)
-        return await self.room.wait(session.kind, seconds)
+        self._runtime().ring_listeners.add(self.polls.notify_all)
+        return await self.polls.wait(session.kind, seconds)
 
     def close(self) -> None:
         """End all long polls, and close the connection for heartbeats."""
-        self.room.close()
+        self.polls.close()
         lease, self._lease = self._lease, None
         if lease is not None:
             self._lease_thread.submit(lease.close)
@@ -121,9 +119,7 @@ class RemoteWorkers:
     async def register(self, principal: Principal, call: wire.Registration, address: str) -> wire.Registered:
         """Register a worker with the code that it has."""
         if wire.PROTOCOL not in call.protocols:
-            given = ", ".join(map(str, call.protocols[:10])) or "none"
-            reason = Reason(ReasonCode.PROTOCOL_UNSUPPORTED, known=str(wire.PROTOCOL), given=given)
-            raise ProblemError(426, reason, code="protocol_unsupported", title="Other versions are needed")
+            raise refuse_protocol(", ".join(map(str, call.protocols[:10])) or "none")
         tenant = "" if principal.tenant == ALL_TENANTS else principal.tenant
         catalogue = call.catalogue
         names = [item.name for item in (*catalogue.workflows, *catalogue.steps)]
@@ -207,19 +203,22 @@ class RemoteWorkers:
         for run in runs:
             self._remember(session, run)
         if len(claims.runs) >= min(call.capacity, self.limits.claim):
-            self.room.ring(session.kind)  # there may be more than this worker could take
+            self.polls.notify_one(session.kind)  # there may be more than this worker could take
         return replace(claims, runs=runs)
 
     async def _can_send(self, session: WorkerSession, run: ClaimedRun) -> bool:
         """Return True if a run can be sent. One that cannot be read becomes a dead letter, as on a local worker."""
-        assert not session.row.tenant or run.tenant == session.row.tenant
+        self._require_tenant(session, run.tenant)
         try:
             if isinstance(run.input, Unreadable):
                 raise InputError(Reason(ReasonCode.TEXT, text=run.input.why))
             tuple(run.journal)
             parse_run_options(run.options)
         except Exception as error:  # of any kind, as in the worker
-            await session.settler.settle([make_unreadable_outcome(run, error)])
+            outcome = make_unreadable_outcome(run, error)
+            async with session.settling:
+                session.settler.act_on(self._view(session, [outcome.run]))
+                await session.settler.settle([outcome])
             return False
         return True
 
@@ -240,8 +239,7 @@ class RemoteWorkers:
         row = session.row
         held = [each.run for each in await self._store.held(row.worker)]
         for run in held:
-            if row.tenant and run.tenant != row.tenant:
-                raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
+            self._require_tenant(session, run.tenant)
         before = session.views
         session.views = {}
         for run in held:
@@ -263,10 +261,10 @@ class RemoteWorkers:
 
     async def settle(self, session: WorkerSession, body: bytes) -> bytes:
         """Decide on a batch of outcomes and record the decisions, once; return the answers as JSON."""
-        batch = _decode(wire.Batch, body)
-        if not batch.number or len(batch.outcomes) > self.limits.batch:
-            raise refuse_request(f"a batch has a number from 1 on, and at most {self.limits.batch} outcomes")
-        async with session.one_batch:
+        batch = decode_body(body, wire.Batch)
+        if not batch.number:
+            raise refuse_request("the number of a batch is 1 or more")
+        async with session.settling:
             return await self._settle(session, batch, wire.digest_batch(body))
 
     async def _settle(self, session: WorkerSession, batch: wire.Batch, digest: str) -> bytes:
@@ -309,7 +307,7 @@ class RemoteWorkers:
 
     async def record_begun(self, session: WorkerSession, call: wire.Begun) -> None:
         """Record attempts that began, for a worker whose event loop is blocked."""
-        found = await self._read_outcomes(session, call.outcomes[: self.limits.batch])
+        found = await self._read_outcomes(session, call.outcomes)
         marks = [each for each in found if isinstance(each, AttemptStarted)]
         if marks:
             view = self._view(session, [each.run for each in marks])
@@ -317,37 +315,17 @@ class RemoteWorkers:
 
     async def _read_outcomes(self, session: WorkerSession, texts: Sequence[msgspec.Raw]) -> list[Outcome | None]:
         """Return outcomes with the server's view of their runs; None for a run that the worker does not hold."""
-        reported = [self._decode_outcome(place, text) for place, text in enumerate(texts)]
+        if len(texts) > self.limits.batch:
+            raise refuse_request(f"{len(texts)} outcomes are too many: send at most {self.limits.batch} in a request")
+        reported = [decode_outcome(number, text, self.limits.payload) for number, text in enumerate(texts)]
         views = session.views
         if any(each.run not in views or views[each.run].fence != each.fence for each in reported):
             await self._read_held(session)  # once for the whole batch
-        return [self._complete(session, place, each) for place, each in enumerate(reported)]
-
-    def _decode_outcome(self, place: int, text: msgspec.Raw) -> wire.ReportedOutcome:
-        try:
-            reported = wire.decode_outcome(text)
-            check_texts(reported.fields, self.limits.payload)
-        except (ValueError, RecursionError, InputError) as error:  # msgspec's errors are ValueErrors
-            raise self._refuse(place, error) from None
-        return reported
-
-    def _complete(self, session: WorkerSession, place: int, reported: wire.ReportedOutcome) -> Outcome | None:
-        view = session.views.get(reported.run)
-        if view is None or view.fence != reported.fence:
-            return None
-        messages: tuple[MessageWrite, ...] = reported.fields.get("messages", ())
-        if messages:
-            try:
-                index = reported.fields["place"].index
-                rebuilt = tuple(_rebuild_message(view, index, number, each) for number, each in enumerate(messages))
-            except InputError as error:
-                raise self._refuse(place, error) from None
-            reported = replace(reported, fields={**reported.fields, "messages": rebuilt})
-        return reported.complete(view)
-
-    def _refuse(self, place: int, error: Exception) -> ProblemError:
-        reason = Reason(ReasonCode.OUTCOME_INVALID, place=place, why=str(error)[:500])
-        return ProblemError(422, reason, code="bad_outcome", title="An outcome is invalid")
+        held = [session.views.get(each.run) for each in reported]
+        return [
+            None if view is None or view.fence != each.fence else complete_outcome(number, each, view)
+            for number, (each, view) in enumerate(zip(reported, held, strict=True))
+        ]
 
     def _view(self, session: WorkerSession, runs: Sequence[RunView]) -> DeskStore:
         """Return the store as far as the worker's token reaches, for these runs."""
@@ -374,14 +352,7 @@ class RemoteWorkers:
         if view is None:
             raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
         store = self._store
-        (case,) = await store.cases([view.public_id])
-        letter = None if case.letter is None else await store.letter_of(run)
-        cause = RollbackCause(
-            failure=case.run.failure,
-            has_letter=case.letter is not None,
-            letter_code=None if letter is None else letter.code,
-            letter_failure=None if letter is None else letter.failure,
-        )
+        cause = await read_rollback_cause(store, run, view.public_id)
         return wire.History(journal=await store.journal(run), attempts=await store.attempts(run), cause=cause)
 
     async def read_mailbox(self, session: WorkerSession, run: int) -> wire.MailboxReply:
@@ -400,7 +371,8 @@ class RemoteWorkers:
         parents = {run.parent for run in call.runs} - {None}
         if parents - {view.public_id for view in session.views.values()}:
             await self._read_held(session)
-        runs = [self._check_start(session, principal, run) for run in call.runs]
+        most = self.limits.payload
+        runs = [check_start(run, session.row, principal, session.views, most) for run in call.runs]
         view = self._view(session, ())
         worker = session.row.worker if call.claim and len(runs) <= self.limits.claim else None
         started = await view.start(runs, worker=worker)
@@ -410,37 +382,6 @@ class RemoteWorkers:
         if any(each.new and each.claimed is None for each in started):
             self._runtime().ring()
         return started
-
-    def _check_start(self, session: WorkerSession, principal: Principal, run: NewRun) -> NewRun:
-        """Return a run to start, with everything rebuilt that a worker cannot vouch for."""
-        row, allowed = session.row, principal.workflows
-        if row.tenant and run.tenant != row.tenant:
-            raise NotAllowed(Reason(ReasonCode.OTHER_TENANT, tenant=row.tenant))
-        if run.workflow not in row.workflows or (allowed is not None and run.workflow not in allowed):
-            raise NotAllowed(Reason(ReasonCode.TOKEN_WORKFLOWS, workflows=row.workflows))
-        check_texts({"input": run.input}, self.limits.payload)
-        try:
-            options = parse_run_options(run.options)
-            kind, parts = ("", (run.tenant,)) if run.key is None else decode_key(run.key)
-        except Exception as error:  # of any kind: the texts are the worker's
-            raise refuse_request(f"the options or the key of a run cannot be read: {type(error).__name__}") from None
-        if parts[0] != run.tenant or (kind == "idem_job" and parts[1] != run.workflow):
-            raise refuse_request("the idempotency key belongs to another tenant or workflow")
-        handlers = () if options.on_failure is None else options.on_failure.handlers
-        if allowed is not None and any(each.workflow not in allowed for each in handlers):
-            raise NotAllowed(Reason(ReasonCode.TOKEN_WORKFLOWS, workflows=tuple(sorted(allowed))))
-        if run.parent is not None and all(view.public_id != run.parent for view in session.views.values()):
-            raise NotFound(Reason(ReasonCode.RUN_NOT_FOUND, id=quote(run.parent)))
-        return replace(
-            run,
-            version=row.version,
-            key_maker=None if run.key is None else principal.digest,
-            root=None,
-            replay_of=None,
-            generation=0,
-            letter=None,
-            index=extract_index_values(run.input, options.index),
-        )
 
     # -- circuits, code -------------------------------------------------------------------------------
 
@@ -454,8 +395,8 @@ class RemoteWorkers:
     async def evaluate_circuit(self, session: WorkerSession, call: wire.CircuitCall) -> CircuitRow:
         """Decide on a circuit about which calls were recorded."""
         self._require_tenant(session, call.tenant)
-        place = (call.tenant, call.key)
-        row, _ = await update_circuit(self._view(session, ()), place, lambda case: after_samples(case, call.settings))
+        key = (call.tenant, call.key)
+        row, _ = await update_circuit(self._view(session, ()), key, lambda case: after_samples(case, call.settings))
         return row
 
     async def read_circuits(self, session: WorkerSession, call: wire.CircuitsCall) -> list[CircuitRow]:
@@ -468,133 +409,16 @@ class RemoteWorkers:
         rows = await self._store.circuits_changed_since(call.since)
         return [row for row in rows if session.row.tenant in ("", row.tenant)]
 
-    async def has_live_worker(self, session: WorkerSession, version: str) -> bool:
+    async def has_live_worker(self, version: str) -> bool:
         """Return True if a live worker has this version of the code."""
-        workers = live_workers(await self._store.workers(), self._store.now())
-        return any(each.version == version for each in workers)
+        return await has_live_worker(self._store, version)
 
-    def _require_tenant(self, session: WorkerSession, *tenants: str) -> None:
+    @staticmethod
+    def _require_tenant(session: WorkerSession, *tenants: str) -> None:
         if session.row.tenant and any(tenant != session.row.tenant for tenant in tenants):
             raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
-
-
-def refuse_request(why: str) -> InputError:
-    """Return the error for a request that no worker of this protocol sends."""
-    return InputError(Reason(ReasonCode.WORKER_REQUEST_INVALID, why=why))
-
-
-def _decode(kind: type[wire.Batch], body: bytes) -> wire.Batch:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise refuse_request(f"the body does not fit: {error}") from None
-
-
-_TEXTS = ("input", "output", "options", "payload")
-_PARTS = ("messages", "plan")
-
-
-def check_texts(fields: Mapping[str, Any], most: int) -> None:
-    """Refuse payloads that are not JSON or too large, in a record or in the records within it."""
-    for name in _TEXTS:
-        text = fields.get(name)
-        if text is None:
-            continue
-        # A character has up to four bytes.
-        if 4 * len(text) > most and (size := len(text.encode("utf-8", "surrogatepass"))) > most:
-            raise refuse_request(f"{name} has {size} bytes, and at most {most} are allowed")
-        try:
-            msgspec.json.decode(text, type=msgspec.Raw)
-        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-            raise refuse_request(f"{name} is not JSON") from None
-    for name in _PARTS:
-        for each in fields.get(name, ()):
-            check_texts(msgspec.structs.asdict(each), most)
-
-
-def _rebuild_message(view: RunView, index: int, number: int, message: MessageWrite) -> MessageWrite:
-    """Return a message of a run with the id, the run and the correlation id that the server knows."""
-    if message.topic.startswith(_ENGINE_TOPICS) and message.topic != NOTIFY_TOPIC:
-        raise refuse_request(f"topics that begin with {_ENGINE_TOPICS!r} are those of the engine")
-    if message.topic != NOTIFY_TOPIC:
-        check_topic(message.topic)
-    check_message_key(message.key)
-    return replace(
-        message,
-        public_id=message_id(view.public_id, index, number),
-        run_id=view.public_id,
-        correlation_id=view.correlation_id or view.public_id,
-    )
 
 
 def _makes_due(transition: Transition) -> bool:
     change = transition.change
     return bool(transition.starts) or (change is not None and change.release and change.wake_in == 0)
-
-
-class WaitingRoom:
-    """Long polls of workers. A notification wakes one worker of each kind, and one look a second does the same."""
-
-    def __init__(self, changed: Callable[[], Awaitable[None]], clock: Clock) -> None:
-        self._changed = changed
-        self._clock = clock
-        self._waiting: defaultdict[tuple[object, ...], deque[asyncio.Future[bool]]] = defaultdict(deque)
-        self._tasks: list[asyncio.Task[None]] = []
-        self._closed = False
-
-    async def wait(self, kind: tuple[object, ...], seconds: float) -> bool:
-        """Wait until there may be work for workers of a kind; False if the time is up before."""
-        if self._closed:
-            return False
-        if not self._tasks:
-            self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._look())]
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        queue = self._waiting[kind]
-        queue.append(future)
-        try:
-            async with asyncio.timeout(seconds):
-                return await future
-        except TimeoutError:
-            return False
-        finally:
-            with suppress(ValueError):
-                queue.remove(future)
-            if not queue:
-                self._waiting.pop(kind, None)
-
-    def ring(self, kind: tuple[object, ...]) -> None:
-        """Wake one worker of a kind."""
-        queue = self._waiting.get(kind)
-        while queue:
-            future = queue.popleft()
-            if not future.done():
-                future.set_result(True)
-                return
-
-    def ring_all(self) -> None:
-        """Wake one worker of each kind."""
-        for kind in list(self._waiting):
-            self.ring(kind)
-
-    async def _listen(self) -> None:
-        while True:
-            try:
-                await self._changed()
-                self.ring_all()
-            except StoreError:
-                await self._clock.sleep(_LOOK_INTERVAL)
-
-    async def _look(self) -> None:
-        while True:
-            await self._clock.sleep(_LOOK_INTERVAL)
-            self.ring_all()
-
-    def close(self) -> None:
-        """Answer all long polls, because the server stops."""
-        self._closed = True
-        for task in self._tasks:
-            task.cancel()
-        for queue in self._waiting.values():
-            for future in queue:
-                if not future.done():
-                    future.set_result(False)

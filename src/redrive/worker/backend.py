@@ -93,7 +93,7 @@ class Backend(Protocol):
     async def permit(self, ask: PermitRequest) -> Permit:
         """Ask whether to call a dependency whose circuit may not be closed."""
 
-    async def evaluate_circuit(self, place: CircuitKey, settings: str) -> CircuitRow:
+    async def evaluate_circuit(self, key: CircuitKey, settings: str) -> CircuitRow:
         """Decide on a circuit about which calls were recorded; return its new state."""
 
     async def circuits_changed_since(self, since: int) -> list[CircuitRow]:
@@ -145,19 +145,29 @@ class LocalBackend:
         return [make_lenient_run_view(each.run) for each in await self._store.held(worker)]
 
     async def rollback_cause(self, run: ClaimedRun) -> RollbackCause:
-        (case,) = await self._store.cases([run.public_id])
-        letter = None if case.letter is None else await self._store.letter_of(run.id)
-        return RollbackCause(
-            failure=case.run.failure,
-            has_letter=case.letter is not None,
-            letter_code=None if letter is None else letter.code,
-            letter_failure=None if letter is None else letter.failure,
-        )
+        return await read_rollback_cause(self._store, run.id, run.public_id)
 
     async def has_live_worker(self, version: str) -> bool:
-        workers = live_workers(await self._store.workers(), self._store.now())
-        return any(each.version == version for each in workers)
+        return await has_live_worker(self._store, version)
 
-    async def evaluate_circuit(self, place: CircuitKey, settings: str) -> CircuitRow:
-        row, _ = await update_circuit(self._store, place, lambda case: after_samples(case, settings))
+    async def evaluate_circuit(self, key: CircuitKey, settings: str) -> CircuitRow:
+        row, _ = await update_circuit(self._store, key, lambda case: after_samples(case, settings))
         return row
+
+
+async def read_rollback_cause(store: Store, run: int, public_id: str) -> RollbackCause:
+    """Return why a run is rolled back."""
+    (case,) = await store.cases([public_id])
+    letter = None if case.letter is None else await store.letter_of(run)
+    return RollbackCause(
+        failure=case.run.failure,
+        has_letter=case.letter is not None,
+        letter_code=None if letter is None else letter.code,
+        letter_failure=None if letter is None else letter.failure,
+    )
+
+
+async def has_live_worker(store: Store, version: str) -> bool:
+    """Return True if a live worker has this version of the code."""
+    workers = live_workers(await store.workers(), store.now())
+    return any(each.version == version for each in workers)

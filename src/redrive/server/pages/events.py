@@ -48,7 +48,7 @@ class EventForm(msgspec.Struct, frozen=True):
     waited: bool = False
 
 
-def page_takes_events(run: Run) -> bool:
+def takes_events(run: Run) -> bool:
     """Return True if the run takes events."""
     return run.status not in REFUSING_STATUSES
 
@@ -56,7 +56,7 @@ def page_takes_events(run: Run) -> bool:
 async def load_event_forms(context: RequestContext, run: Run, waits: Sequence[StepRecord]) -> tuple[EventForm, ...]:
     """Return the forms of a run: of the declared events, or of those that it waits for and of any other."""
     schemas = await _load_schemas(context, run.workflow)
-    names = list(dict.fromkeys(name for step in waits for name in _waited_names(step)))
+    names = list(dict.fromkeys(name for step in waits for name in _list_awaited_names(step)))
     if schemas is None:
         return (*(_make_form(name, {}, waited=True) for name in names), _make_form("", {}))
     ordered = sorted(schemas, key=lambda name: (name not in names, name))
@@ -71,7 +71,7 @@ async def _load_schemas(context: RequestContext, workflow: str) -> dict[str, Any
     return None
 
 
-def _waited_names(step: StepRecord) -> Sequence[str]:
+def _list_awaited_names(step: StepRecord) -> Sequence[str]:
     try:
         return msgspec.convert(step.input, type=Wait, strict=False).names
     except msgspec.ValidationError:  # the input is hidden or unreadable

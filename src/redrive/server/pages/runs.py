@@ -19,7 +19,7 @@ from redrive.desk.saved_views import FILTER_FIELDS, ListName
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages import lists
 from redrive.server.pages.display import plot_waterfall
-from redrive.server.pages.events import MAX_EVENTS, load_event_forms, page_takes_events
+from redrive.server.pages.events import MAX_EVENTS, load_event_forms, takes_events
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.translations import N
@@ -139,7 +139,7 @@ async def show_run(request: Request, context: Context, id: Id) -> Response:
         waits=open_waits,
         events=events[-MAX_EVENTS:],
         more_events=max(0, len(events) - MAX_EVENTS),
-        event_forms=await load_event_forms(context, run, open_waits) if page_takes_events(run) else (),
+        event_forms=await load_event_forms(context, run, open_waits) if takes_events(run) else (),
         ledger=ledger,
         fall=plot_waterfall(run.steps, begin=run.created_at, now=make_view(request).now),
         steps=[step for step in run.steps if step.kind in EXECUTED_KINDS],

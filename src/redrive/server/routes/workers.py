@@ -16,9 +16,9 @@ from redrive.core.roles import Permission, Principal
 from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.remote import wire
-from redrive.server.problems import ProblemError
-from redrive.server.remote_workers import LONGEST_WAIT, RemoteWorkers, WorkerSession, refuse_request
+from redrive.server.remote_workers import LONGEST_WAIT, RemoteWorkers, WorkerSession
 from redrive.server.request import check_permissions, get_service, load_principal, request_address
+from redrive.server.worker_checks import decode_body, refuse_protocol
 from redrive.settings import API_PREFIX
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest
 from redrive.store.runs import StartResult
@@ -36,8 +36,7 @@ async def _get_principal(request: Request) -> Principal:
     check_permissions(principal, {"x-permissions": [Permission.WORK]})
     given = request.headers.get(wire.PROTOCOL_HEADER, str(wire.PROTOCOL))
     if given != str(wire.PROTOCOL):
-        reason = Reason(ReasonCode.PROTOCOL_UNSUPPORTED, known=str(wire.PROTOCOL), given=given[:20])
-        raise ProblemError(426, reason, code="protocol_unsupported", title="Other versions are needed")
+        raise refuse_protocol(given[:20])
     return principal
 
 
@@ -60,10 +59,7 @@ Session = Annotated[WorkerSession, Depends(_find_session)]
 
 async def _read(request: Request, kind: type[T]) -> T:
     """Return the body of a request as a record."""
-    try:
-        return msgspec.json.decode(await request.body(), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise refuse_request(f"the body does not fit: {error}") from None
+    return decode_body(await request.body(), kind)
 
 
 def _answer(value: Any) -> Response:
@@ -191,7 +187,7 @@ async def read_circuits(request: Request, principal: Worker, session: Session) -
 async def find_version(request: Request, principal: Worker, session: Session) -> Response:
     """Ask whether a live worker has a version of the code."""
     call = await _read(request, wire.VersionCall)
-    alive = await _get_workers(request).has_live_worker(session, call.version)
+    alive = await _get_workers(request).has_live_worker(call.version)
     return _answer(wire.VersionReply(alive=alive))
 
 
