@@ -10,7 +10,7 @@ An event that was sent to a run is kept until a wait takes it. Three rules decid
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -34,6 +34,13 @@ def check_event_name(name: Any) -> str:
     if not valid:
         raise InputError(Reason(ReasonCode.EVENT_NAME_INVALID, name=quote(name), longest=_MAX_NAME))
     return str(name)
+
+
+def check_event_declared(workflow: str, name: str, declared: Mapping[str, Any] | None) -> None:
+    """Refuse an event that its workflow does not declare; a workflow that declares none at all takes any."""
+    if declared is not None and name not in declared:
+        known = ", ".join(sorted(declared)) or "none"
+        raise InputError(Reason(ReasonCode.EVENT_UNDECLARED, workflow=workflow, event=name, known=known))
 
 
 class WaitMode(StrEnum):
@@ -79,7 +86,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-class SentEvent(Protocol):
+class UnreadEvent(Protocol):
     """The facts about an event that decide which wait takes it."""
 
     @property
@@ -110,7 +117,7 @@ class WaitState(msgspec.Struct, frozen=True, kw_only=True):
     due_at: int | None = None
 
 
-def match_events(waits: Iterable[OpenWait], unread: Sequence[SentEvent], now: int) -> dict[int, WaitState]:
+def match_events(waits: Iterable[OpenWait], unread: Sequence[UnreadEvent], now: int) -> dict[int, WaitState]:
     """Return the state of each wait by its index. No event answers two waits."""
     left = sorted(unread, key=lambda event: event.seq)
     states: dict[int, WaitState] = {}

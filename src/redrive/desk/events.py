@@ -8,12 +8,12 @@ from typing import Any
 
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
-from redrive.core.events import MAX_UNREAD, check_event_name
+from redrive.core.events import MAX_UNREAD, check_event_declared, check_event_name
 from redrive.core.payload import Signature, signature_of_type
 from redrive.desk.models import Caller, SentEvent
 from redrive.desk.operations import Actor
 from redrive.desk.validation import PayloadChecker, require_text
-from redrive.errors import Conflict, InputError, NotFound, TooManyEvents
+from redrive.errors import Conflict, NotFound, TooManyEvents
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.events import NewEvent, SendResult
@@ -102,17 +102,11 @@ class EventSender:
             items = await self._store.known([row.workflow])
             texts = [item.events for item in items if item.kind == "workflow"]
             schemas = json.loads(texts[0]) if texts and texts[0] else None
-            self._require_declared(row, name, schemas)
+            check_event_declared(row.workflow, name, schemas)
             return await self._checker.fitting(payload, {} if schemas is None else schemas[name], what)
-        self._require_declared(row, name, declared)
+        check_event_declared(row.workflow, name, declared)
         signature = ANY_PAYLOAD if declared is None else declared[name]
         return await self._checker.value(signature, payload, what)
-
-    @staticmethod
-    def _require_declared(row: RunRow, name: str, declared: Mapping[str, Any] | None) -> None:
-        if declared is not None and name not in declared:
-            known = ", ".join(sorted(declared)) or "none"
-            raise InputError(Reason(ReasonCode.EVENT_UNDECLARED, workflow=row.workflow, event=name, known=known))
 
 
 ANY_PAYLOAD = signature_of_type(Any)

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from redrive.clock import MICROS, SystemClock
-from redrive.core.events import MAX_UNREAD, Wait, WaitMode, check_event_name
+from redrive.core.events import MAX_UNREAD, Wait, WaitMode, check_event_declared, check_event_name
 from redrive.core.payload import signature_of_type
 from redrive.duration import Duration, parse_duration, to_datetime
 from redrive.errors import InputError, MisusedStep
@@ -103,7 +103,7 @@ def wait_for(
     In a `def` workflow the call itself blocks.
     """
     waiting: Awaitable[Any] = _wait(
-        "wait_for", Wait(mode=WaitMode.ONE, names=_event_names(name)), timeout, default, type
+        "wait_for", Wait(mode=WaitMode.ONE, names=_check_event_names(name)), timeout, default, type
     )
     return waiting
 
@@ -111,7 +111,7 @@ def wait_for(
 def wait_for_any(*names: str, timeout: Duration | None = None, default: Any = NO_DEFAULT) -> Awaitable[Any]:
     """Wait for the first event with one of these names, and return it as an `Event`. See `wait_for`."""
     waiting: Awaitable[Any] = _wait(
-        "wait_for_any", Wait(mode=WaitMode.ANY, names=_event_names(*names)), timeout, default, None
+        "wait_for_any", Wait(mode=WaitMode.ANY, names=_check_event_names(*names)), timeout, default, None
     )
     return waiting
 
@@ -124,14 +124,14 @@ def receive(name: str, *, upto: int = 100, within: Duration = 0, type: Any = Non
     if isinstance(upto, bool) or not isinstance(upto, int) or not 1 <= upto <= MAX_UNREAD:
         raise InputError(Reason(ReasonCode.WAIT_LIMITS_INVALID, field="upto", given=quote(upto), most=MAX_UNREAD))
     length = int(parse_duration(within, "within") * MICROS)
-    wait = Wait(mode=WaitMode.MANY, names=_event_names(name), upto=upto, within=length)
+    wait = Wait(mode=WaitMode.MANY, names=_check_event_names(name), upto=upto, within=length)
     waiting: Awaitable[list[Any]] = _wait("receive", wait, None, NO_DEFAULT, type)
     return waiting
 
 
-def _event_names(*names: Any) -> tuple[str, ...]:
-    checked = tuple(dict.fromkeys(check_event_name(name) for name in names))
-    return checked or (check_event_name(""),)
+def _check_event_names(*names: Any) -> tuple[str, ...]:
+    # Without any name, the check of an empty one raises the error.
+    return tuple(dict.fromkeys(check_event_name(name) for name in names or ("",)))
 
 
 def _wait(call: str, wait: Wait, timeout: Duration | None, default: Any, kind: Any) -> Any:
@@ -145,11 +145,7 @@ def _wait(call: str, wait: Wait, timeout: Duration | None, default: Any, kind: A
     execution = branch.execution
     declared = execution.workflow.events
     for name in wait.names:
-        if declared is not None and name not in declared:
-            known = ", ".join(sorted(declared)) or "none"
-            raise InputError(
-                Reason(ReasonCode.EVENT_UNDECLARED, workflow=execution.workflow.name, event=name, known=known)
-            )
+        check_event_declared(execution.workflow.name, name, declared)
     given = None if kind is None else signature_of_type(kind)
     types = {name: given or (declared or {}).get(name) for name in wait.names}
     if wait.mode is not WaitMode.ANY and (one := types[wait.names[0]]) is not None:
