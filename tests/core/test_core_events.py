@@ -37,6 +37,7 @@ AGREED = {
     "view.removed",
     "run.cancelled",
     "run.retried",
+    "run.event_sent",
     "policy.set",
     "policy.deleted",
     "notify.set",
