@@ -196,6 +196,8 @@ async def test_runs_of_any_process_are_executed_and_their_results_awaited(remote
             found = http.get(f"/runs/{handle.id}/result", params={"wait": "5s"}).json()
             assert (found["status"], found["output"]) == ("SUCCESS", "42")
             assert http.get("/runs/nowhere/result").status_code == 404
+            for wait in ("x", "-1", "inf"):
+                assert http.get(f"/runs/{handle.id}/result", params={"wait": wait}).status_code == 422
             assert http.get("/runs").status_code == 403  # a worker reads no lists
 
 
@@ -559,6 +561,64 @@ def test_batches_are_ordered_and_repeats_get_the_same_answer(remote: Remote) -> 
             404,
             422,
         )
+
+
+def test_records_that_cannot_be_read_back_are_refused(remote: Remote) -> None:
+    deep = "[" * 500 + "]" * 500
+    with remote.http(remote.world.tokens["acme", "WORKER"]) as http:
+        worker = register(http, "acme_odd").json()["worker"]
+        items = [{"name": "acme_odd", "options": "[]", "schema_in": "{}", "schema_out": "{}"}]
+        catalogue = {"version": "v", "workflows": items, "steps": []}
+        body = {"name": "test", "protocols": [1], "catalogue": catalogue, "lease": 30_000_000}
+        assert http.post("/register", json=body).status_code == 422
+    with remote.http(remote.world.tokens["acme", "WORKER"], worker=worker) as http:
+        odd: list[dict[str, Any]] = [
+            {"delay": 2**62}, {"delay": -1}, {"timeout": 0}, {"deadline": 2**62}, {"deadline": -1}, {"priority": 1001},
+            {"key_keeps": 2**62}, {"queue": "q" * 256}, {"queue": ""}, {"correlation_id": "a\0"}, {"input": deep},
+            {"public_id": ""}, {"public_id": "a/b"}, {"public_id": "x" * 101},
+        ]  # fmt: skip
+        for number, more in enumerate(odd):
+            refused = http.post("/start", json=start_body("acme", "acme_odd", f"odd-{number}", **more))
+            assert refused.status_code == 422, (more, refused.text)
+        handler = start_body("acme", "acme_odd", "odd-run", handler_for=remote.world.ids["globex"]["run"])
+        held = http.post("/start", json=handler).json()[0]["claimed"]
+        assert held["handler_for"] is None
+
+        place = {"index": 0, "key": "/a#0", "kind": "step", "name": "a"}
+        at = {"run": held["id"], "fence": held["fence"]}
+        bad: list[dict[str, Any]] = [
+            returned(held, deep), returned(held, done=-1), returned(held, attempt=2**40),
+            returned(held, place={**place, "index": -1}), returned(held, place={**place, "index": 2**63}),
+            returned(held, admitted={"key": "k", "settings": '{"failures": -1}'}),
+            {"k": "began", **at, "place": place, "attempt": 1, "input": "{}", "options": "[]", "limit": 1},
+            {"k": "planned", **at,
+             "plan": [{"place": place, "input": "{}", "options": '{"retry": null, "timeout": "x"}'}]},
+            {"k": "status", **at, "note": {"text": "t", "data": "{"}},
+            {"k": "status", **at, "note": {"text": "t" * (2 << 20)}},
+            {"k": "answered", **at, "place": place, "done": 1, "input": "{}", "output": "1",
+             "uses": [{"seq": -1, "index": 0}]},
+        ]  # fmt: skip
+        for outcome in bad:
+            refused = http.post("/settle", json={"number": 1, "outcomes": [outcome]})
+            assert (refused.status_code, refused.json()["code"]) == (422, "bad_outcome"), (outcome, refused.text)
+        tiny = b'{"number":1,"outcomes":[' + b"1," * (1 << 20) + b"1]}"
+        refused = http.post("/settle", content=tiny, headers={"Content-Type": "application/json"})
+        assert "outcomes[0]" in refused.json()["detail"]  # refused at the first one
+
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("/circuit", {"tenant": "acme", "key": "k", "settings": "zz"}),
+            ("/circuit", {"tenant": "acme", "key": "k", "settings": "[1]"}),
+            ("/circuits", {"successes": [{"tenant": "acme", "key": "k", "settings": "zz", "calls": 1, "last_at": 1}]}),
+            ("/beat", {"steps": [{"run": held["id"], "index": 0, "details": "x" * (2 << 20)}]}),
+            ("/beat", {"steps": [{"run": held["id"], "index": 2**40}]}),
+            ("/beat", {"steps": [{"run": held["id"], "index": 0}] * 10_001}),
+            ("/wakeups", {"runs": list(range(10_001))}),
+        ]
+        for path, call in calls:
+            refused = http.post(path, json=call)
+            assert refused.status_code == 422, (path, refused.text)
+        assert http.post("/retire", json={}).status_code == 200
+    assert remote.world.client("acme", "ADMIN").get("/runs").status_code == 200
 
 
 def test_a_tenant_reaches_nothing_of_another_one(remote: Remote) -> None:

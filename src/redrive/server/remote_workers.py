@@ -33,14 +33,8 @@ from redrive.records import replace
 from redrive.remote import wire
 from redrive.server.long_polls import LongPolls
 from redrive.server.problems import ProblemError
-from redrive.server.worker_checks import (
-    check_start,
-    complete_outcome,
-    decode_body,
-    decode_outcome,
-    refuse_protocol,
-    refuse_request,
-)
+from redrive.server.remote_input import check_count, check_fields, check_registration, check_small, refuse_request
+from redrive.server.worker_checks import check_start, complete_outcome, decode_body, decode_outcome, refuse_protocol
 from redrive.settle.circuits import after_samples, update_circuit
 from redrive.settle.settler import LocalSettler, make_claimed_run_view, make_lenient_run_view, parse_run_options
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest
@@ -122,6 +116,7 @@ class RemoteWorkers:
             raise refuse_protocol(", ".join(map(str, call.protocols[:10])) or "none")
         tenant = "" if principal.tenant == ALL_TENANTS else principal.tenant
         catalogue = call.catalogue
+        check_registration(call, self.limits.payload)
         names = [item.name for item in (*catalogue.workflows, *catalogue.steps)]
         workflows = tuple(item.name for item in catalogue.workflows)
         if principal.workflows is not None and not principal.workflows.issuperset(workflows):
@@ -261,6 +256,7 @@ class RemoteWorkers:
 
     async def settle(self, session: WorkerSession, body: bytes) -> bytes:
         """Decide on a batch of outcomes and record the decisions, once; return the answers as JSON."""
+        check_small(body, self.limits.batch)
         batch = decode_body(body, wire.Batch)
         if not batch.number:
             raise refuse_request("the number of a batch is 1 or more")
@@ -337,6 +333,9 @@ class RemoteWorkers:
 
     async def beat(self, session: WorkerSession, call: wire.BeatCall) -> wire.BeatReply:
         """Renew the worker's lease, and record the heartbeats of its steps."""
+        check_count("steps", call.steps)
+        for each in call.steps:
+            check_fields({"index": each.index, "details": each.details}, self.limits.payload)
 
         def renew() -> wire.BeatReply:
             if self._lease is None:
@@ -362,7 +361,10 @@ class RemoteWorkers:
 
     async def read_wakeups(self, session: WorkerSession, call: wire.WakeupsCall) -> wire.WakeupsReply:
         """Return the wake-ups of those of the runs that the worker holds."""
-        held = [run for run in call.runs if await self.find_view(session, run) is not None]
+        check_count("runs", call.runs)
+        if not session.views.keys() >= set(call.runs):
+            await self._read_held(session)  # once for all of them
+        held = [run for run in call.runs if run in session.views]
         found = await self._store.wakeups(held) if held else {}
         return wire.WakeupsReply(wakeups=tuple(found.items()))
 
@@ -390,11 +392,13 @@ class RemoteWorkers:
         view = await self.find_view(session, ask.run, ask.fence)
         if view is None or view.tenant != ask.tenant:
             raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
+        check_fields(msgspec.structs.asdict(ask), self.limits.payload)
         return await self._store.permit(ask)
 
     async def evaluate_circuit(self, session: WorkerSession, call: wire.CircuitCall) -> CircuitRow:
         """Decide on a circuit about which calls were recorded."""
         self._require_tenant(session, call.tenant)
+        check_fields({"settings": call.settings}, self.limits.payload)
         key = (call.tenant, call.key)
         row, _ = await update_circuit(self._view(session, ()), key, lambda case: after_samples(case, call.settings))
         return row
@@ -402,6 +406,9 @@ class RemoteWorkers:
     async def read_circuits(self, session: WorkerSession, call: wire.CircuitsCall) -> list[CircuitRow]:
         """Count successful calls, and return the circuits that changed."""
         self._require_tenant(session, *(each.tenant for each in call.successes))
+        check_count("successes", call.successes)
+        for each in call.successes:
+            check_fields(msgspec.structs.asdict(each), self.limits.payload)
         if call.successes:
             await self._store.count_successes(call.successes)
         if call.since is None:

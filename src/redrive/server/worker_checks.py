@@ -7,7 +7,7 @@ checked before the server decides on it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -22,17 +22,13 @@ from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import replace
 from redrive.remote import wire
 from redrive.server.problems import ProblemError
+from redrive.server.remote_input import check_fields, check_new_run, refuse_request
 from redrive.settle.settler import parse_run_options
 from redrive.store.workers import RemoteWorkerRow
 from redrive.worker.rollback import NOTIFY_TOPIC
 
 T = TypeVar("T")
 _ENGINE_PREFIX = "redrive."
-
-
-def refuse_request(why: str) -> InputError:
-    """Return the error for a request that no worker of this protocol sends."""
-    return InputError(Reason(ReasonCode.WORKER_REQUEST_INVALID, why=why))
 
 
 def refuse_protocol(given: str) -> ProblemError:
@@ -53,7 +49,7 @@ def decode_outcome(number: int, text: msgspec.Raw, most: int) -> wire.ReportedOu
     """Return an outcome of a batch. `number`: counts from 0; `most`: the largest payload in bytes."""
     try:
         reported = wire.decode_outcome(text)
-        _check_texts(reported.fields, most)
+        check_fields(reported.fields, most)
     except (ValueError, RecursionError, InputError) as error:  # msgspec's errors are ValueErrors
         raise _refuse_outcome(number, error) from None
     return reported
@@ -75,28 +71,6 @@ def complete_outcome(number: int, reported: wire.ReportedOutcome, view: RunView)
 def _refuse_outcome(number: int, error: Exception) -> ProblemError:
     reason = Reason(ReasonCode.OUTCOME_INVALID, number=number, why=str(error)[:500])
     return ProblemError(422, reason, code="bad_outcome", title="An outcome is invalid")
-
-
-_TEXTS = ("input", "output", "options", "payload")
-_PARTS = ("messages", "plan")
-
-
-def _check_texts(fields: Mapping[str, Any], most: int) -> None:
-    """Refuse payloads that are not JSON or too large, in a record or in the records within it."""
-    for name in _TEXTS:
-        text = fields.get(name)
-        if text is None:
-            continue
-        # A character has up to four bytes.
-        if 4 * len(text) > most and (size := len(text.encode("utf-8", "surrogatepass"))) > most:
-            raise refuse_request(f"{name} has {size} bytes, and at most {most} are allowed")
-        try:
-            msgspec.json.decode(text, type=msgspec.Raw)
-        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-            raise refuse_request(f"{name} is not JSON") from None
-    for name in _PARTS:
-        for each in fields.get(name, ()):
-            _check_texts(msgspec.structs.asdict(each), most)
 
 
 def _rebuild_message(view: RunView, index: int, number: int, message: MessageWrite) -> MessageWrite:
@@ -127,7 +101,7 @@ def check_start(
         raise NotAllowed(Reason(ReasonCode.OTHER_TENANT, tenant=row.tenant))
     if run.workflow not in row.workflows or (allowed is not None and run.workflow not in allowed):
         raise NotAllowed(Reason(ReasonCode.TOKEN_WORKFLOWS, workflows=row.workflows))
-    _check_texts({"input": run.input}, most)
+    check_new_run(run, most)
     try:
         options = parse_run_options(run.options)
         kind, parts = ("", (run.tenant,)) if run.key is None else decode_key(run.key)

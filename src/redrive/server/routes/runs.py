@@ -159,7 +159,10 @@ async def list_results(context: Context, body: ResultsBody) -> RunEnds:
 @run_routes.get("/runs/{id}/result", **requires(Permission.AWAIT))
 async def get_result(context: Context, id: Id, wait: Annotated[str, Query(max_length=20)] = "0s") -> RunEnd:
     """Return the status of a run, with its result if it has ended. With `wait`, up to 20 s, wait for its end."""
-    seconds = min(parse_duration(wait, "wait"), _LONGEST_WAIT)
+    try:
+        seconds = min(parse_duration(wait, "wait"), _LONGEST_WAIT)
+    except ConfigurationError as error:  # the text is the caller's
+        raise InputError(Reason.of_error(error)) from None
     row = await context.view.run(id)
     if row is not None and seconds and row.status not in FINAL_RUN_STATUSES:
         with suppress(TimeoutError):

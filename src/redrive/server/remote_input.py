@@ -1,0 +1,166 @@
+"""Checks of the records that remote workers send: a worker may send anything, and other users read what is stored."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from redrive.clock import MICROS
+from redrive.core.json_schema import is_deeper
+from redrive.core.new_run import check_name
+from redrive.core.payload.plain import MAX_DEPTH
+from redrive.core.run_options import StepOptions
+from redrive.core.transitions import NewRun
+from redrive.duration import MAX_DURATION
+from redrive.errors import InputError
+from redrive.policy import Circuit
+from redrive.reasons import Reason, ReasonCode
+from redrive.remote import wire
+
+MAX_ITEMS = 10_000
+"""Items of one list in a request: workflows and steps of a catalogue, heartbeats, runs, counts."""
+
+_PAYLOADS = frozenset({"input", "output", "payload", "data", "schema_in", "schema_out", "events"})
+_NUMBERS = frozenset({"index", "attempt", "made", "done", "seq", "generation", "calls"})
+_PARTS = frozenset({"place", "messages", "plan", "open", "uses", "note", "admitted"})
+_LARGEST_NUMBER = 2**31 - 1
+_LONGEST_TIME = int(MAX_DURATION * MICROS)
+_LATEST_TIME = 253_370_764_800 * MICROS  # the year 9999: no later time can be shown
+_LONGEST_OPTIONS = 64 << 10
+_LARGE_BODY = 1 << 20
+_RUN_ID = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+class _Head(msgspec.Struct):
+    k: str
+    run: int
+    fence: int
+
+
+class _Heads(msgspec.Struct):
+    outcomes: list[_Head]
+
+
+def refuse_request(why: str) -> InputError:
+    """Return the error for a request that no worker of this protocol sends."""
+    return InputError(Reason(ReasonCode.WORKER_REQUEST_INVALID, why=why))
+
+
+def check_small(body: bytes, most: int) -> None:
+    """Refuse a large body with too many outcomes: decoded, millions of tiny items need a hundred times its size."""
+    if len(body) <= _LARGE_BODY:
+        return
+    try:
+        count = len(msgspec.json.decode(body, type=_Heads).outcomes)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise refuse_request(f"the body does not fit: {error}") from None
+    if count > most:
+        raise refuse_request(f"{count} outcomes are too many: send at most {most} in a request")
+
+
+def check_fields(fields: Mapping[str, Any], most: int) -> None:
+    """Refuse fields of a record, or of the records within it, that could not be stored or read back."""
+    for name, value in fields.items():
+        if value is None:
+            continue
+        if name in _PARTS:
+            for part in value if isinstance(value, tuple) else (value,):
+                check_fields(msgspec.structs.asdict(part), most)
+        elif name in _NUMBERS:
+            _check_range(name, value, 0, _LARGEST_NUMBER)
+        elif isinstance(value, str):
+            _check_size(name, value, _LONGEST_OPTIONS if name in _READERS else most)
+            if name in _PAYLOADS:
+                _check_json(name, value)
+            elif name in _READERS:
+                _check_declaration(name, value)
+
+
+def check_count(name: str, items: tuple[Any, ...]) -> None:
+    """Refuse a list that is too long."""
+    if len(items) > MAX_ITEMS:
+        raise refuse_request(f"{name} has {len(items)} items, and at most {MAX_ITEMS} are allowed")
+
+
+def check_registration(call: wire.Registration, most: int) -> None:
+    """Refuse a catalogue that others could not read."""
+    items = (*call.catalogue.workflows, *call.catalogue.steps)
+    check_count("the catalogue", items)
+    if call.catalogue.version:
+        check_name("version", call.catalogue.version, "")
+    for item in items:
+        check_name("name", item.name, "")
+        check_fields({name: getattr(item, name) for name in ("schema_in", "schema_out", "events")}, most)
+        _check_json("options", item.options)
+        if not item.options.lstrip().startswith("{"):
+            raise refuse_request("options is not an object")
+
+
+def check_new_run(run: NewRun, most: int) -> None:
+    """Refuse a run whose texts and numbers `start` would not accept."""
+    if not _RUN_ID.fullmatch(run.public_id):
+        raise refuse_request("the id of a run has up to 100 letters, digits, dots, dashes and underscores")
+    _check_size("options", run.options, most)
+    check_fields({"input": run.input}, most)
+    for name in ("queue", "correlation_id", "key_hash"):
+        if getattr(run, name) is not None:
+            check_name(name, getattr(run, name), "")
+    _check_range("priority", run.priority, -1000, 1000)
+    for name in ("delay", "key_keeps"):
+        _check_range(name, getattr(run, name), 0, _LONGEST_TIME)
+    if run.timeout is not None:
+        _check_range("timeout", run.timeout, 1, 2 * _LONGEST_TIME)
+    if run.deadline is not None:
+        _check_range("deadline", run.deadline, 0, _LATEST_TIME)
+
+
+def _check_range(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise refuse_request(f"{name} is {value}, and must be from {least} to {most}")
+
+
+def _check_size(name: str, text: str, most: int) -> None:
+    # A character has up to four bytes.
+    if 4 * len(text) > most and (size := len(text.encode("utf-8", "surrogatepass"))) > most:
+        raise refuse_request(f"{name} has {size} bytes, and at most {most} are allowed")
+
+
+def _check_json(name: str, text: str) -> None:
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+        # Only a text with that many brackets can be nested too deeply.
+        if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(msgspec.json.decode(text), MAX_DEPTH - 1):
+            raise refuse_request(f"{name} is nested deeper than {MAX_DEPTH} levels")
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        raise refuse_request(f"{name} is not JSON") from None
+
+
+@lru_cache(maxsize=256)
+def _read_step_options(text: str) -> None:
+    options = StepOptions.from_json(text)
+    for number in (options.timeout, options.heartbeat_timeout or 1.0):
+        if not 0 < number <= MAX_DURATION:
+            raise ValueError(number)
+    for name in (options.effect, options.undo, options.confirm, options.cancel, options.action):
+        if not isinstance(name, str | None):
+            raise TypeError(name)
+
+
+@lru_cache(maxsize=256)
+def _read_circuit(text: str) -> None:
+    Circuit.from_stored(dict(json.loads(text)))
+
+
+_READERS = {"options": _read_step_options, "settings": _read_circuit}
+
+
+def _check_declaration(name: str, text: str) -> None:
+    try:
+        _READERS[name](text)
+    except Exception as error:  # of any kind: the text is the worker's
+        raise refuse_request(f"{name} cannot be read: {type(error).__name__}") from None
