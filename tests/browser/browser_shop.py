@@ -55,7 +55,7 @@ async def pay_back(number: int) -> str:
 
 
 @app.workflow
-async def refund(number: int) -> str:
+async def credit_customer(number: int) -> str:
     done: str = await pay_back(number)
     return done
 
@@ -113,7 +113,7 @@ async def populate(url: str) -> dict[str, str]:
             "wrong_on_phone": SCENARIOS["wrong input"]("order-9"),
             "wrong_unscripted": SCENARIOS["wrong input"]("order-10"),
             "ignored": SCENARIOS["wrong input"]("order-11"),
-            "refund": refund.start(1, tenant=SHOP),
+            "refund": credit_customer.start(1, tenant=SHOP),
             "long": long_import.start(1, tenant=SHOP),
         }
         for number in range(LETTERS):

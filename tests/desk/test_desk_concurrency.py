@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 from desk_kit import Shop, ended, failed, shop, statuses
 
-from redrive.core.outbox import SinkLease
 from redrive.core.transitions import Transition, TransitionResult
 from redrive.desk.decisions import Replay
 from redrive.desk.models import DeadLetter
@@ -35,13 +34,13 @@ class Together:
         self._barrier = asyncio.Barrier(people)
 
     async def apply(
-        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
+        self, transitions: Sequence[Transition], *, worker: int | None = None, **options: Any
     ) -> list[TransitionResult]:
         barrier = self._barrier
         if worker is None and barrier is not None and any(t.move or t.replay for t in transitions):
             await barrier.wait()
             self._barrier = None
-        return await self._inner.apply(transitions, worker=worker, carriers=carriers)
+        return await self._inner.apply(transitions, worker=worker, **options)
 
 
 @asynccontextmanager

@@ -183,6 +183,7 @@ def test_a_run_is_shown_with_its_times_its_state_and_its_failure() -> None:
         "output": {"password": MASK},
         "error": f"Workflow execution failed after 3 attempts: TooFast: slow down, {MASK}",
         "error_code": "429",
+        "note": None,
         "attempts_made": 3,
         "max_retries": 2,
         "retry_policy_override": RetryPolicy(max_retries=7).to_json(),

@@ -95,6 +95,8 @@ def test_blocks_that_are_not_run_are_listed_with_a_reason() -> None:
         ("tutorial.md", "it installs packages"),
         ("deployment.md", "it needs a database server and names of your own"),
         ("deployment.md", "it needs a server, and a token of it"),
+        ("remote-workers.md", "it needs a database on another host"),
+        ("remote-workers.md", "it needs that server"),
         ("runbook.md", "there is no installation here to examine"),  # language: quotes the page
         ("schedules.md", "it needs a worker beside it"),
     }

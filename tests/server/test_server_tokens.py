@@ -111,7 +111,7 @@ def test_a_token_for_several_workflows_lists_them(world: World) -> None:
 def test_a_token_for_several_workflows_lists_their_runs_and_failures_and_no_others(world: World) -> None:
     everything = world.bearer(made(world, role=Role.ADMIN, payloads=True).secret)
     runs = everything.get("/runs?limit=200").json()["items"]
-    names = sorted({run["workflow"] for run in runs})
+    names = sorted({run["workflow"] for run in runs} - {"remind"})  # the server may have started the scheduled one
     assert names == ["book", "fulfil"]
     for some in (["book", "remind"], ["fulfil", "remind"], [*names, "remind"]):
         token = made(world, role=Role.ADMIN, payloads=True, workflows=tuple(some)).secret

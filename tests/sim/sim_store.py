@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from redrive.core.outbox import SinkLease
 from redrive.core.transitions import Transition, TransitionResult
 from redrive.store.filters import RunFilter
 from redrive.store.port import Store
@@ -26,11 +25,11 @@ class CheckedStore:
         return getattr(self._inner, name)
 
     async def apply(
-        self, transitions: Sequence[Transition], *, worker: int | None = None, carriers: Sequence[SinkLease] = ()
+        self, transitions: Sequence[Transition], *, worker: int | None = None, **options: Any
     ) -> list[TransitionResult]:
         live = {row.id for row in await self._inner.workers() if row.state == "LIVE"}
         before = {row.id: row for row in await self._all_runs()}
-        answers = await self._inner.apply(transitions, worker=worker, carriers=carriers)
+        answers = await self._inner.apply(transitions, worker=worker, **options)
         for transition, answer in zip(transitions, answers, strict=True):
             self.refused += not answer.kept
             run = before.get(transition.run)

@@ -27,6 +27,7 @@ LISTS = (
 )
 POSTS = {
     "/runs/{run}/cancel": "STAFF",
+    "/runs/{run}/events": "STAFF",
     "/runs/{run}/again": "ADMIN",
     "/runs/{run}/saga/resume": "ADMIN",
     "/circuits/one": "ADMIN",

@@ -32,6 +32,7 @@ EVENT_KINDS = {
     "saga.": N("Rollback decisions"),
     "policy.": N("Policies"),
     "workflow.": N("Workflows"),
+    "worker.": N("Workers"),
     "schedule.": N("Schedules"),
     "outbox.": N("Messages"),
     "notify.": N("Notifications"),
