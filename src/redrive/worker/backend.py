@@ -38,7 +38,10 @@ class RollbackCause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Backend(Protocol):
-    """The calls of a worker. Each may be repeated after `StoreUnavailable`, and the repeat changes nothing more."""
+    """The calls of a worker. Each may be repeated after `StoreUnavailable`, and the repeat changes nothing more.
+
+    `count_successes` is the exception.
+    """
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -100,7 +103,7 @@ class Backend(Protocol):
         """Return the circuits that changed at this time or later."""
 
     async def count_successes(self, counts: Sequence[SuccessCount]) -> None:
-        """Add successful calls to their circuits."""
+        """Add successful calls to their circuits. A repeat after a lost answer counts them twice."""
 
     def transaction(self, limit: float) -> Transaction:
         """Return a transaction for one transactional step."""
