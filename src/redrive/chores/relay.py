@@ -271,10 +271,7 @@ class RelayForwarder:
 
     def forward(self, settled: Sequence[Settled], carriers: Sequence[SinkLease], began: float) -> None:
         """Pass the messages of a commit that `began` then to their carriers; wake the other relays."""
-        published = [each for each in settled if each.transition.messages]
-        if not published:
-            return
-        bundles, complete = _collect_bundles(published)
+        bundles, complete = _collect_bundles([each for each in settled if each.transition.messages])
         carrying = {carrier.sink for carrier in carriers}
         for relay in self._relays():
             for bundle, items in bundles:

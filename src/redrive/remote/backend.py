@@ -83,7 +83,6 @@ class RemoteClock:
 class RemoteBackend:
     """The backend of one worker, on a server."""
 
-    wanted: frozenset[str] = frozenset()
     listeners: Sequence[SettleListener] = ()
 
     def __init__(self, address: Address, token: str, clock: Clock) -> None:

@@ -44,10 +44,6 @@ class Backend(Protocol):
     """
 
     @property
-    def wanted(self) -> frozenset[str]:
-        """Topics of the engine that sinks subscribe to."""
-
-    @property
     def listeners(self) -> Sequence[SettleListener]:
         """Receivers of what a transactional step wrote."""
 
@@ -130,10 +126,6 @@ class LocalBackend:
         self.circuits_changed_since = store.circuits_changed_since
         self.count_successes = store.count_successes
         self.transaction = store.transaction
-
-    @property
-    def wanted(self) -> frozenset[str]:
-        return self._settler.wanted
 
     @property
     def listeners(self) -> Sequence[SettleListener]:

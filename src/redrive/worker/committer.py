@@ -155,7 +155,7 @@ class Committer:
         settled = await settle_bisecting(self._backend, outcomes, carriers)
         self.batches += 1
         self.outcomes += len(batch)
-        if (messages or self._backend.wanted) and self._forwarder is not None:
+        if self._forwarder is not None and any(each.transition.messages for each in settled):
             try:
                 self._forwarder.forward(settled, carriers, began)
             except Exception:  # the commit is durable, so callers must get their answers in any case
