@@ -68,6 +68,19 @@ def test_an_invalid_body_is_answered_with_a_problem(one_world: World, kind: str)
     assert len(client.get("/runs?workflow=remind&limit=500").json()["items"]) == len(before)
 
 
+def test_an_invalid_name_or_number_of_an_event_is_refused(one_world: World) -> None:
+    client = one_world.client("acme", "STAFF")
+    run = client.post("/runs", json={"workflow": "remind", "input": {"to": "ann"}, "delay": "1h"}).json()["id"]
+    for name in ("%20", "%ff"):
+        response = client.post(f"/runs/{run}/events/{name}", json=1)
+        assert response.status_code == 422, response.text
+    for after in ("-1", "9" * 30, "x"):
+        response = client.get(f"/runs/{run}/events?after={after}")
+        assert response.status_code == 422, response.text
+        assert "after" in response.text
+    assert client.get(f"/runs/{run}/events").json() == []
+
+
 def test_an_invalid_input_is_not_repeated_in_the_answer(world: World) -> None:
     client = world.client("acme", "STAFF")
     for wrong in ({"order": {"card": MARK}}, {"order": "A", "amount": MARK}, {"order": "A", "more": MARK}):

@@ -84,7 +84,7 @@ TOGETHER = {
         "put_entry", "close_entries", "put_attempt", "put_letter",
         "expired_wait", "drop_waits", "end_wait", "put_wait", "use_event", "put_note",
     },
-    "send_event": {"receiver", "event_of_key", "unread_beyond", "put_event", "event_wait", "wake_run"},
+    "send_event": {"receiver", "event_of_key", "unread_size", "put_event", "event_wait", "wake_run"},
     "apply_with_rest": {
         "reopen_run", "edit_input", "supersede", "loosen", "move_letter", "move_letter_to_run", "end_replay",
         "put_replay", "count_replay", "return_events", "drop_superseded_waits", "copy_events", "copy_wakeups",

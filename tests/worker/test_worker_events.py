@@ -292,6 +292,9 @@ async def test_a_key_is_one_event_and_another_payload_is_a_conflict() -> None:
             await handle.send("a", {"x": 2}, key="click")
         with pytest.raises(Conflict):
             await handle.send("b", {"x": 1, "y": 2}, key="click")
+        for other in (True, 1.0):  # equal to 1 in Python, not in JSON
+            with pytest.raises(Conflict):
+                await handle.send("a", {"x": other, "y": 2}, key="click")
         assert (await e.finish(handle)).result == [{"x": 1, "y": 2}, "one"]
         assert (await handle.send("a", {"y": 2, "x": 1}, key="click")).seq == 1  # also after its end
         with pytest.raises(Conflict, match="takes no more events"):
@@ -318,6 +321,9 @@ async def test_runs_send_events_to_each_other_once() -> None:
     @app.workflow
     async def sender(run: str) -> Any:
         sent = await app.handle(run).send("ping", "from the workflow")
+        with pytest.raises(InputError, match="same tenant, 'default'"):
+            await app.runs.send(run, "ping", "elsewhere", tenant="acme")
+        await app.runs.send(run, "ping", "in her name", by="ann", tenant="default")
         await notify(run)
         await redrive.sleep("1m")
         return sent.seq
@@ -329,8 +335,9 @@ async def test_runs_send_events_to_each_other_once() -> None:
         await e.crash()
         assert (await e.finish(handle)).result == 1
         assert tries == 3
-        assert sorted((await e.finish(target)).result) == ["from the step", "from the workflow"]
-        assert {event.by for event in await app.runs.events(target.id)} == {f"run:{handle.id}"}
+        assert sorted((await e.finish(target)).result) == ["from the step", "from the workflow", "in her name"]
+        own = f"run:{handle.id}"
+        assert [event.by for event in await app.runs.events(target.id)] == [own, "ann", own]
 
 
 async def test_a_run_that_ends_takes_its_waits_with_it() -> None:
@@ -408,8 +415,9 @@ async def test_replays_return_or_copy_the_events_of_entries_that_do_not_stand() 
         assert (await runs[2][0].send("approved", "ann", key="k")).run_id == new.run_id
 
 
-async def test_too_many_unread_events_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.desk.events.MAX_UNREAD", 3)
+@pytest.mark.parametrize(("limit", "most"), [("MAX_UNREAD", 3), ("MAX_UNREAD_BYTES", 3)])
+async def test_too_many_unread_events_are_refused(monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
+    monkeypatch.setattr(f"redrive.desk.events.{limit}", most)
     app = new_app()
 
     @app.workflow
@@ -422,7 +430,7 @@ async def test_too_many_unread_events_are_refused(monkeypatch: pytest.MonkeyPatc
         await e.settle()
         for number in range(3):
             await handle.send("note", number)
-        with pytest.raises(TooManyEvents, match="3 unread events"):
+        with pytest.raises(TooManyEvents, match=r"have reached a limit .* send more when"):
             await handle.send("note", 4)
         assert (await e.finish(handle)).result == [0, 1, 2]
 
@@ -455,9 +463,10 @@ async def test_misuse_is_refused_with_a_reason() -> None:
         with pytest.raises(NotFound):
             await app.runs.send("nothing", "approved")
         handle = await order.start("upto", delay="1h")
-        for name in ("", "a/b", "a#b", "x" * 201, "a\nb"):
-            with pytest.raises(InputError):
+        for name in ("", "a/b", "a#b", "x" * 201, "a\nb", " ", " a", "a ", "\ud800", "a\ufffd"):
+            with pytest.raises(InputError, match="cannot name an event"):
                 await handle.send(name)
+        assert await app.runs.events(handle.id, after=2**70) == ()
     for given in ([1], {"a/b": str}, {"a": object()}):
         with pytest.raises(redrive.errors.RegistrationError):
             app.workflow(name="bad", events=given)(order.fn)  # type: ignore[arg-type]

@@ -4,58 +4,48 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from redrive.core.events import check_event_name
 from redrive.core.states import EntryKind, RunStatus
+from redrive.desk.events import EventRequest
 from redrive.desk.models import SentEvent
-from redrive.desk.runs import Runs, find_run
+from redrive.desk.operations import UNKNOWN_ACTOR
+from redrive.desk.runs import Runs
+from redrive.errors import InputError
+from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 from redrive.worker.attempt import Attempt
 from redrive.worker.branches import Branch, current_scope
 
 
-async def send_once(name: str, key: str | None, send: Callable[[str | None], Awaitable[SentEvent]]) -> SentEvent:
-    """Send an event with a key. In workflow code it is recorded; in a step its key is made from the step.
+async def send_once(request: EventRequest, send: Callable[[EventRequest], Awaitable[SentEvent]]) -> SentEvent:
+    """Send an event. In workflow code it is recorded; in a step its key is made from the step.
 
-    Outside of runs the key is that of the caller.
+    The code of a run sends to runs of the same tenant, in the name of the run unless it names another sender.
     """
     here = current_scope.get()
+    if not isinstance(here, Attempt | Branch):
+        return await send(request)
+    claimed = here.execution.claimed
+    if request.tenant not in (None, claimed.tenant):
+        raise InputError(Reason(ReasonCode.TENANT_OF_CODE, tenant=claimed.tenant))
+    by = f"run:{claimed.public_id}" if request.by == UNKNOWN_ACTOR else request.by
+    request = replace(request, tenant=claimed.tenant, by=by, audited=False)
     if isinstance(here, Attempt):
-        return await send(f"{here.idempotency_key}:{here.next_event()}" if key is None else key)
-    if not isinstance(here, Branch):
-        return await send(key)
+        key = f"{here.idempotency_key}:{here.next_event()}" if request.key is None else request.key
+        return await send(replace(request, key=key))
 
     async def send_and_encode(engine_key: str) -> str:
-        sent = await send(engine_key if key is None else key)
+        sent = await send(replace(request, key=engine_key if request.key is None else request.key))
         return json.dumps({"seq": sent.seq, "run_id": sent.run_id, "status": sent.status.value})
 
-    request = here.execution.requests.call_once
-    found = json.loads(await request(here, EntryKind.SEND, f"redrive.send {check_event_name(name)}", send_and_encode))
+    name = f"redrive.send {check_event_name(request.name)}"
+    found = json.loads(await here.execution.requests.call_once(here, EntryKind.SEND, name, send_and_encode))
     return SentEvent(seq=found["seq"], run_id=found["run_id"], status=RunStatus(found["status"]))
 
 
 class AppRuns(Runs):
     """Runs, for code of the same process."""
 
-    async def send(
-        self,
-        run_id: str,
-        name: str,
-        payload: Any = None,
-        *,
-        key: str | None = None,
-        tenant: str | None = None,
-        by: str = "unknown",
-    ) -> SentEvent:
-        here = current_scope.get()
-        if not isinstance(here, Branch | Attempt):
-            return await super().send(run_id, name, payload, key=key, tenant=tenant, by=by)
-        claimed = here.execution.claimed
-
-        async def send(with_key: str | None) -> SentEvent:
-            """Send the event to a run of the same tenant, in the name of the run that sends it."""
-            row = await find_run(self._store, run_id, claimed.tenant)
-            sender = f"run:{claimed.public_id}"
-            return await self._sender.send(row, name, payload, key=with_key, by=sender, audited=False)
-
-        return await send_once(name, key, send)
+    async def _send(self, request: EventRequest) -> SentEvent:
+        return await send_once(request, super()._send)

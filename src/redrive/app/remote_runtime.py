@@ -11,7 +11,6 @@ import ipaddress
 import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redrive.app.events import send_once
@@ -21,6 +20,7 @@ from redrive.clock import MICROS, Clock
 from redrive.core.idempotency import decode_key
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
+from redrive.desk.events import EventRequest
 from redrive.desk.models import SentEvent
 from redrive.desk.runs import StartRequest
 from redrive.duration import to_datetime
@@ -47,18 +47,8 @@ _RESULTS_PER_REQUEST = 500
 class _SendingRuns(RemoteRuns):
     """Runs of a server, for code of a worker: an event that the code of a run sends is sent once."""
 
-    async def send(
-        self,
-        run_id: str,
-        name: str,
-        payload: Any = None,
-        *,
-        key: str | None = None,
-        tenant: str | None = None,
-        by: str = "unknown",
-    ) -> SentEvent:
-        post = partial(super().send, run_id, name, payload, tenant=tenant, by=by)
-        return await send_once(name, key, lambda with_key: post(key=with_key))
+    async def _send(self, request: EventRequest) -> SentEvent:
+        return await send_once(request, super()._send)
 
 
 class RemoteRuntime(Runtime):

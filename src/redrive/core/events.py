@@ -25,13 +25,20 @@ EVENT_KIND = "event"
 MAX_UNREAD = 10_000
 """The largest number of events that may wait unread for one run."""
 
+MAX_UNREAD_BYTES = 16 * 1024 * 1024
+"""The largest size of the unread events of one run, in bytes. A worker reads all of them at once."""
+
+MAX_EVENT_NUMBER = 2**31 - 1
+"""The largest number of an event."""
+
 _MAX_NAME = 200
 
 
 def check_event_name(name: Any) -> str:
     """Return the name of an event, if it can be one."""
-    valid = isinstance(name, str) and 0 < len(name) <= _MAX_NAME and name.isprintable() and not set(name) & {"/", "#"}
-    if not valid:
+    # A server that could not decode a path puts U+FFFD in the place of the invalid bytes.
+    valid = isinstance(name, str) and 0 < len(name) <= _MAX_NAME and name.isprintable()
+    if not valid or name != name.strip() or set(name) & {"/", "#", "\ufffd"}:
         raise InputError(Reason(ReasonCode.EVENT_NAME_INVALID, name=quote(name), longest=_MAX_NAME))
     return str(name)
 

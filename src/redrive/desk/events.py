@@ -6,13 +6,15 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
-from redrive.core.events import MAX_UNREAD, check_event_declared, check_event_name
+from redrive.core.events import MAX_UNREAD, MAX_UNREAD_BYTES, check_event_declared, check_event_name
 from redrive.core.payload import Signature, signature_of_type
 from redrive.desk.models import Caller, SentEvent
-from redrive.desk.operations import Actor
-from redrive.desk.validation import PayloadChecker, require_text
+from redrive.desk.operations import UNKNOWN_ACTOR, Actor
+from redrive.desk.validation import PayloadChecker, require_actor, require_text
 from redrive.errors import Conflict, NotFound, TooManyEvents
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.encryption.keyring import Unreadable
@@ -22,6 +24,18 @@ from redrive.store.runs import RunRow
 
 DeclaredEvents = Mapping[str, Signature] | None
 """The events that a workflow declares, by name; None if it takes any."""
+
+
+class EventRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An event as a caller of `runs.send` gives it. `audited`: the audit log names the sender."""
+
+    run_id: str
+    name: str
+    payload: Any
+    key: str | None = None
+    tenant: str | None = None
+    by: str = UNKNOWN_ACTOR
+    audited: bool = True
 
 
 class EventSender:
@@ -48,16 +62,14 @@ class EventSender:
         self._on_sent = on_sent
         self._caller = caller or Caller()
 
-    async def send(
-        self, row: RunRow, name: str, payload: Any, *, key: str | None, by: str, audited: bool = True
-    ) -> SentEvent:
+    async def send(self, row: RunRow, request: EventRequest) -> SentEvent:
         """Store an event for a run. The same key with the same event gets the first answer."""
-        check_event_name(name)
+        name, key, by = check_event_name(request.name), request.key, require_actor(request.by)
         if key is not None:
             require_text("key", key)
-        text = await self._encode(row, name, payload)
+        text = await self._encode(row, name, request.payload)
         audit = None
-        if audited:
+        if request.audited:
             after = json.dumps({"event": name, "key": key})
             audit = Actor(by).make_audit(self._clock, AuditEvent.EVENT_SENT, row.tenant, row.public_id, after=after)
         event = NewEvent(
@@ -67,6 +79,7 @@ class EventSender:
             payload=text,
             by=by,
             most=MAX_UNREAD,
+            most_bytes=MAX_UNREAD_BYTES,
             key=key,
             audit=audit,
         )
@@ -82,13 +95,14 @@ class EventSender:
         """Return the answer to an event that was not stored: the first one of its key, or the refusal."""
         first = result.first
         if first is None and result.full:
-            raise TooManyEvents(Reason(ReasonCode.TOO_MANY_EVENTS, run=result.run_id, most=MAX_UNREAD))
+            size = MAX_UNREAD_BYTES // 1024**2
+            raise TooManyEvents(Reason(ReasonCode.TOO_MANY_EVENTS, run=result.run_id, most=MAX_UNREAD, size=size))
         if first is None:
             raise Conflict(Reason(ReasonCode.EVENTS_REFUSED, run=result.run_id, status=result.status))
         # An answer that depended on the payload would let a caller guess it.
         if not self._caller.sees_payloads and first.by != event.by:
             raise Conflict(Reason(ReasonCode.EVENT_KEY_OF_OTHER, run=result.run_id))
-        equal = not isinstance(first.payload, Unreadable) and json.loads(first.payload) == json.loads(event.payload)
+        equal = not isinstance(first.payload, Unreadable) and _sort_keys(first.payload) == _sort_keys(event.payload)
         if first.name != event.name or not equal:
             raise Conflict(Reason(ReasonCode.EVENT_KEY_USED, run=result.run_id))
         return SentEvent(seq=first.seq, run_id=result.run_id, status=result.status)
@@ -107,6 +121,11 @@ class EventSender:
         check_event_declared(row.workflow, name, declared)
         signature = ANY_PAYLOAD if declared is None else declared[name]
         return await self._checker.value(signature, payload, what)
+
+
+def _sort_keys(text: str) -> str:
+    """Return a JSON text with sorted keys. Texts are compared, because Python takes 1, 1.0 and True as equal."""
+    return json.dumps(json.loads(text), sort_keys=True)
 
 
 ANY_PAYLOAD = signature_of_type(Any)

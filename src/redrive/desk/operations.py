@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -104,6 +105,10 @@ def get_answer_type(call: Callable[..., Any]) -> Any:
     return get_type_hints(call)["return"]
 
 
+UNKNOWN_ACTOR = "unknown"
+"""The actor of a call that names none."""
+
+
 class Acting(TypedDict, total=False):
     """Keywords of every call that decides something: the user who does it, and why."""
 
@@ -111,10 +116,21 @@ class Acting(TypedDict, total=False):
     reason: str | None
 
 
+def keep_local(call: F) -> F:
+    """Return an operation without its description: a class of a client calls it here, not on the server."""
+
+    @functools.wraps(call)
+    async def local(*args: Any, **options: Any) -> Any:
+        return await call(*args, **options)
+
+    del local.operation  # type: ignore[attr-defined]
+    return local  # type: ignore[return-value]
+
+
 class Actor(msgspec.Struct, frozen=True, gc=False):
     """The user who does something, and the reason that the user gave."""
 
-    by: str = "unknown"
+    by: str = UNKNOWN_ACTOR
     reason: str | None = None
 
     def __post_init__(self) -> None:

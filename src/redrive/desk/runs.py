@@ -12,6 +12,7 @@ from typing import Any, Unpack
 import msgspec
 
 from redrive.clock import MICROS, Clock
+from redrive.core.events import MAX_EVENT_NUMBER
 from redrive.core.failure_handlers import make_sample_event
 from redrive.core.json_schema import find_faults
 from redrive.core.new_run import StartableWorkflow, build_new_run, describe_key_conflict, set_event_key
@@ -23,12 +24,12 @@ from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, RunStatus, StepSt
 from redrive.core.transitions import NewRun
 from redrive.desk.circuits import CircuitRecord, present_circuit
 from redrive.desk.decisions import Replay, Replayer, ReplayOptions, make_replay_order
-from redrive.desk.events import EventSender
+from redrive.desk.events import EventRequest, EventSender
 from redrive.desk.models import Caller, EventRecord, Run, SentEvent
 from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size, present_page
 from redrive.desk.preview import DryRun, Previewer
-from redrive.desk.validation import PayloadChecker, is_id, require_actor, require_bool
+from redrive.desk.validation import PayloadChecker, is_id, require_bool
 from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow
 from redrive.observability.counters import SettleListener
@@ -233,8 +234,10 @@ class Runs:
         The same key is the same event: sent again with an equal payload it gets the first answer, with another one it
         is a conflict. A run that has ended for good takes no events; one that failed keeps them for a replay.
         """
-        require_actor(by)
-        return await self._sender.send(await find_run(self._store, run_id, tenant), name, payload, key=key, by=by)
+        return await self._send(EventRequest(run_id=run_id, name=name, payload=payload, key=key, tenant=tenant, by=by))
+
+    async def _send(self, request: EventRequest) -> SentEvent:
+        return await self._sender.send(await find_run(self._store, request.run_id, request.tenant), request)
 
     @operation("GET /runs/{id}/events", Permission.LOOK, id="list_events", run_id="id")
     async def events(
@@ -242,7 +245,7 @@ class Runs:
     ) -> tuple[EventRecord, ...]:
         """Return the events that were sent to a run, in order: up to `limit`, after the number `after`."""
         row = await find_run(self._store, run_id, tenant)
-        found = await self._store.events(row.id, after=after, most=limit)
+        found = await self._store.events(row.id, after=min(after, MAX_EVENT_NUMBER), most=limit)
         return tuple([self._presenter.event(each) for each in found])
 
     @operation("POST /runs/{id}/retry", Permission.DECIDE, run_id="id", retry="override_retry_policy")

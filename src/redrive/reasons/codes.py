@@ -161,6 +161,7 @@ class ReasonCode(StrEnum):
 
     # why an event was refused
     EVENT_NAME_INVALID = "event_name_invalid"
+    TENANT_OF_CODE = "tenant_of_code"
     EVENT_UNDECLARED = "event_undeclared"
     EVENT_PAYLOAD = "event_payload"
     EVENT_KEY_USED = "event_key_used"

@@ -17,6 +17,7 @@ from redrive.desk.audit import Audit
 from redrive.desk.bulk import require_open_letters
 from redrive.desk.circuits import Circuits
 from redrive.desk.decisions import Replay, ReplayOptions
+from redrive.desk.events import EventRequest
 from redrive.desk.groups import GroupList
 from redrive.desk.letters import DeadLetters
 from redrive.desk.models import DeadLetter, SentEvent
@@ -163,19 +164,13 @@ class RemoteRuns(Runs):
         answer: Replay | DryRun = await send(self._client, Runs.retry, run_id, mode, dry_run=dry_run, **options)
         return answer
 
-    async def send(
-        self,
-        run_id: str,
-        name: str,
-        payload: Any = None,
-        *,
-        key: str | None = None,
-        tenant: str | None = None,
-        by: str = "unknown",
-    ) -> SentEvent:
-        path = ("runs", run_id, "events", name)
-        found = await self._client.request("POST", *path, body=RawJson(payload), tenant=tenant, key=key)
-        return read(SentEvent, found)
+    send = operations.keep_local(Runs.send)
+
+    async def _send(self, request: EventRequest) -> SentEvent:
+        path, body = ("runs", request.run_id, "events", request.name), RawJson(request.payload)
+        return read(
+            SentEvent, await self._client.request("POST", *path, body=body, tenant=request.tenant, key=request.key)
+        )
 
 
 class RemoteStarter(RunStarter):

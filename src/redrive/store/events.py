@@ -21,6 +21,7 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An event to send. `payload` is JSON. `key`: the same key is the same event.
 
     The run must belong to `tenant`. `most`: the number of unread events from which on the run takes no more.
+    `most_bytes`: the size that its unread events may reach together; a single event may be larger.
     """
 
     run_id: str
@@ -29,6 +30,7 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     payload: str
     by: str
     most: int
+    most_bytes: int
     key: str | None = None
     audit: AuditWrite | None = None
 
@@ -51,8 +53,8 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer to an event. Without a `seq` it was not stored.
 
     `run`: the run that got it; a run that a full replay replaced passes its events on. `worker`: holds the run.
-    `woke`: the run is due because of the event. `full`: too many events are unread. `first`: the event that was sent
-    under the same key before.
+    `woke`: the run is due because of the event. `full`: too many events are unread, or too large ones. `first`: the
+    event that was sent under the same key before.
     """
 
     run: int

@@ -21,7 +21,7 @@ from redrive.store.workers import ClaimedRun
 
 
 def event(run: ClaimedRun | RunRow, name: str = "approved", **more: Any) -> NewEvent:
-    given: dict[str, Any] = {"payload": '{"by":"ann"}', "by": "ann", "most": 10_000}
+    given: dict[str, Any] = {"payload": '{"by":"ann"}', "by": "ann", "most": 10_000, "most_bytes": 1_000_000}
     return NewEvent(run_id=run.public_id, tenant=run.tenant, name=name, **{**given, **more})
 
 
@@ -129,6 +129,24 @@ async def test_a_run_with_too_many_unread_events_takes_no_more(kit: Kit) -> None
     use = writes(run, uses=(EventUse(seq=1, index=0),))
     await kit.store.apply([use], worker=worker)
     assert (await sent(kit, run, most=3)).seq == 4
+
+
+async def test_unread_events_of_a_run_are_limited_in_bytes(kit: Kit) -> None:
+    """A single event may be larger than the limit: it has passed the limit of payloads."""
+    worker, run = await kit.held()
+    text = f'"{"ż" * 600}"'
+    assert (await sent(kit, run, payload=text, most_bytes=1000)).seq == 1
+    full = await sent(kit, run, payload='"b"', most_bytes=1000)
+    assert (full.seq, full.full) == (None, True)
+    await kit.store.apply([writes(run, uses=(EventUse(seq=1, index=0),))], worker=worker)
+    assert (await sent(kit, run, payload='"b"', most_bytes=1000)).seq == 2
+    full = await sent(kit, run, payload=text, most_bytes=1000)
+    assert (full.seq, full.full) == (None, True), "the new event counts too"
+    assert (await sent(kit, run, payload='"c"', most_bytes=1000)).seq == 3
+    await kit.fail(worker, run)
+    assert (await kit.store.apply([restarts(await kit.look(run), kit.new())]))[0].kept
+    full = await sent(kit, run, payload='"d"', most_bytes=1000)
+    assert (full.seq, full.full) == (None, True), "copies of events count"
 
 
 async def test_an_event_makes_a_run_due_that_waits_for_it(kit: Kit) -> None:

@@ -10,6 +10,7 @@ from fastapi import Body as JsonBody
 from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
+from redrive.core.events import MAX_EVENT_NUMBER
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.desk.decisions import Replay
@@ -232,7 +233,9 @@ add_operations(
     lambda context: context.desk.runs,
     *(Runs.list, Runs.get, Runs.context, Runs.queues, Runs.cancel, Runs.events),
     types={
-        "after": Annotated[int, Query(ge=0, description="The number of an event: later ones are returned.")],
+        "after": Annotated[
+            int, Query(ge=0, le=MAX_EVENT_NUMBER, description="The number of an event: later ones are returned.")
+        ],
         "filter": read_filter(RunFilter, status=Annotated[list[RunStatus] | None, Query(max_length=20)]),
     },
 )

@@ -159,6 +159,7 @@ class PostgresStore(SqlStore):
             by=event.by,
             payload=event.payload,
             most=event.most,
+            most_bytes=event.most_bytes,
             noted=None if audit is None else audit.event,
             told=None if audit is None else audit.after,
             token=None if audit is None else audit.token,

@@ -213,11 +213,13 @@ class SqliteStore(SqlStore):
             first = await session.value(SQL["event_of_key"], run=id, key=event.key)
         if first is not None or status in REFUSING_STATUSES:
             return (*run, None, None, False, False, first)
-        if await session.row(SQL["unread_beyond"], run=id, most=event.most) is not None:
+        unread, total = await session.row(SQL["unread_size"], run=id)
+        size = len(event.payload.encode())
+        if unread >= event.most or (unread and total + size > event.most_bytes):
             return (*run, None, None, False, True, None)
         at, seq = await session.now(), wakeups + 1
         values = {"run": id, "seq": seq, "tenant": tenant, "name": event.name, "at": at}
-        await session.rows(SQL["put_event"], **values, key=event.key, by=event.by, payload=event.payload)
+        await session.rows(SQL["put_event"], **values, key=event.key, by=event.by, payload=event.payload, size=size)
         woke = await session.row(SQL["event_wait"], run=id, name=event.name) is not None
         await session.rows(SQL["wake_run"], run=id, seq=seq, at=at, woke=woke)
         if event.audit is not None:

@@ -181,12 +181,13 @@ CREATE TABLE redrive.attempts (
 
 -- ---------------------------------------------------------------------------------------------- events
 -- Events that were sent to runs. seq is the count of wake-ups of the run, so it gives the order of the commits.
--- taken: the index of the entry that took the event, or set it aside for the reason in refused.
+-- taken: the index of the entry that took the event, or set it aside for the reason in refused. size: of the payload, in bytes.
 CREATE TABLE redrive.run_events (
     run     bigint  NOT NULL,
     at      bigint  NOT NULL,
     seq  integer NOT NULL,
     taken   integer,
+    size    integer NOT NULL,
     tenant  text    COLLATE "C" NOT NULL,
     name    text    COLLATE "C" NOT NULL,
     key     text    COLLATE "C",
@@ -196,7 +197,7 @@ CREATE TABLE redrive.run_events (
     PRIMARY KEY (run, seq)
 );
 CREATE UNIQUE INDEX run_events_once ON redrive.run_events (run, key) WHERE key IS NOT NULL;
-CREATE INDEX run_events_unread ON redrive.run_events (run, seq) WHERE taken IS NULL;
+CREATE INDEX run_events_unread ON redrive.run_events (run, seq, size) WHERE taken IS NULL;
 
 -- Open waits of runs. subject: the name of the event that the entry waits for. A row may outlive its wait if the run
 -- ended meanwhile.
@@ -1394,8 +1395,8 @@ BEGIN
         public_id text, tenant text, input text, options text) ON n.public_id = started.public_id;
 
     -- copy_events, copy_wakeups, replace_run: a run that replays another one gets its events
-    INSERT INTO redrive.run_events (run, seq, tenant, name, key, by, at, payload)
-    SELECT new.id, v.seq, v.tenant, v.name, v.key, v.by, v.at, v.payload
+    INSERT INTO redrive.run_events (run, seq, tenant, name, key, by, at, payload, size)
+    SELECT new.id, v.seq, v.tenant, v.name, v.key, v.by, v.at, v.payload, v.size
     FROM json_to_recordset(begun) AS n (t integer, public_id text, replay_of text)
     JOIN redrive.runs AS new ON new.public_id = n.public_id JOIN redrive.runs AS old ON old.public_id = n.replay_of
     JOIN redrive.run_events AS v ON v.run = old.id
@@ -1416,7 +1417,7 @@ END $body$;
 -- `first`: the event that was sent under the same key before.
 CREATE FUNCTION redrive.send_event(
     at_time bigint, to_run text, for_tenant text, of_name text, under text, sender text, given text, most integer,
-    noted text, told text, token text,
+    most_bytes bigint, noted text, told text, token text,
     OUT run bigint, OUT run_id text, OUT tenant text, OUT workflow text, OUT status text, OUT worker bigint,
     OUT seq integer, OUT at bigint, OUT woke boolean, OUT full_up boolean, OUT first integer)
 LANGUAGE plpgsql VOLATILE
@@ -1425,6 +1426,8 @@ AS $body$
 DECLARE
     next text := to_run;
     woken integer;
+    unread bigint;
+    unread_size bigint;
 BEGIN
     LOOP
         -- receiver
@@ -1446,16 +1449,17 @@ BEGIN
     IF first IS NOT NULL OR status IN ('SUCCESS', 'CANCELLED', 'COMPENSATED', 'COMPENSATING') THEN
         RETURN;
     END IF;
-    -- unread_beyond
-    full_up := EXISTS (SELECT 1 FROM redrive.run_events AS v WHERE v.run = send_event.run AND v.taken IS NULL
-                       ORDER BY v.seq OFFSET most - 1 LIMIT 1);
+    -- unread_size
+    SELECT COUNT(*), COALESCE(SUM(v.size), 0) INTO unread, unread_size
+    FROM redrive.run_events AS v WHERE v.run = send_event.run AND v.taken IS NULL;
+    full_up := unread >= most OR (unread > 0 AND unread_size + octet_length(given) > most_bytes);
     IF full_up THEN
         RETURN;
     END IF;
     seq := woken + 1;
     -- put_event
-    INSERT INTO redrive.run_events (run, seq, tenant, name, key, by, at, payload)
-    VALUES (run, seq, tenant, of_name, under, sender, at, given);
+    INSERT INTO redrive.run_events (run, seq, tenant, name, key, by, at, payload, size)
+    VALUES (run, seq, tenant, of_name, under, sender, at, given, octet_length(given));
     -- wake_run
     woke := worker IS NULL AND status = 'SLEEPING' AND EXISTS (
         SELECT 1 FROM redrive.waits AS w WHERE w.run = send_event.run AND w.kind = 'event' AND w.subject = of_name);

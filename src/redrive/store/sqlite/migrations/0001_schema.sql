@@ -179,7 +179,7 @@ CREATE TABLE attempts (
 
 -- ---------------------------------------------------------------------------------------------- events
 -- Events that were sent to runs. seq is the count of wake-ups of the run, so it gives the order of the commits.
--- taken: the index of the entry that took the event, or set it aside for the reason in refused.
+-- taken: the index of the entry that took the event, or set it aside for the reason in refused. size: of the payload, in bytes.
 CREATE TABLE run_events (
     run     INTEGER NOT NULL,
     seq  INTEGER NOT NULL,
@@ -189,12 +189,13 @@ CREATE TABLE run_events (
     by      TEXT    NOT NULL,
     at      INTEGER NOT NULL,
     payload TEXT    NOT NULL,
+    size    INTEGER NOT NULL,
     taken   INTEGER,
     refused TEXT,
     PRIMARY KEY (run, seq)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX run_events_once ON run_events (run, key) WHERE key IS NOT NULL;
-CREATE INDEX run_events_unread ON run_events (run, seq) WHERE taken IS NULL;
+CREATE INDEX run_events_unread ON run_events (run, seq, size) WHERE taken IS NULL;
 
 -- Open waits of runs. subject: the name of the event that the entry waits for. A row may outlive its wait if the run
 -- ended meanwhile.

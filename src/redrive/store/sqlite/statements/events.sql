@@ -9,15 +9,15 @@ WHERE public_id = :run_id AND tenant = COALESCE(:tenant, tenant) AND purged_at I
 -- The seq of the event that was sent under a key.
 SELECT seq FROM run_events WHERE run = :run AND key = :key;
 
--- name: unread_beyond
--- One row if a run has at least this many unread events.
-SELECT 1 FROM run_events INDEXED BY run_events_unread WHERE run = :run AND taken IS NULL
-ORDER BY seq LIMIT 1 OFFSET :most - 1;
+-- name: unread_size
+-- The number and the size of the unread events of a run, from the index alone.
+SELECT COUNT(*), COALESCE(SUM(size), 0) FROM run_events INDEXED BY run_events_unread
+WHERE run = :run AND taken IS NULL;
 
 -- name: put_event
 -- Insert an event.
-INSERT INTO run_events (run, seq, tenant, name, key, by, at, payload)
-VALUES (:run, :seq, :tenant, :name, :key, :by, :at, :payload);
+INSERT INTO run_events (run, seq, tenant, name, key, by, at, payload, size)
+VALUES (:run, :seq, :tenant, :name, :key, :by, :at, :payload, :size);
 
 -- name: event_wait
 -- One row if a run that sleeps in the store waits for an event.

@@ -112,8 +112,8 @@ WHERE run IN (SELECT value FROM json_each(:these)) AND idx IN (SELECT value FROM
 
 -- name: copy_events
 -- Copy the events of a run to the run that replays it, as unread.
-INSERT INTO run_events (run, seq, tenant, name, key, by, at, payload)
-SELECT new.id, v.seq, v.tenant, v.name, v.key, v.by, v.at, v.payload
+INSERT INTO run_events (run, seq, tenant, name, key, by, at, payload, size)
+SELECT new.id, v.seq, v.tenant, v.name, v.key, v.by, v.at, v.payload, v.size
 FROM runs AS old CROSS JOIN run_events AS v ON v.run = old.id CROSS JOIN runs AS new ON new.public_id = :new
 WHERE old.public_id = :old
 ON CONFLICT (run, seq) DO NOTHING;
