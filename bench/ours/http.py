@@ -20,9 +20,9 @@ from bench.ours.job import Job
 from redrive import NonRetryable, Redrive, RunFailed, Start
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
-from redrive.remote.contract import NewToken
 from redrive.server.auth.admin import AccountAdmin, make_operator
 from redrive.server.process import raise_open_file_limit
+from redrive.store.accounts import NewToken
 
 __all__ = ["batches", "lists", "streams"]
 

@@ -14,8 +14,8 @@ from bench.ours.job import Job
 from bench.ours.throughput import STEPS, burst
 from redrive.clock import SystemClock
 from redrive.core.roles import ALL_TENANTS, Role
-from redrive.remote.contract import NewToken
 from redrive.server.auth.admin import AccountAdmin, make_operator
+from redrive.store.accounts import NewToken
 
 __all__ = ["remote"]
 

@@ -19,8 +19,8 @@ from redrive.cli.demo.shop import MARKET, PASSWORD, SHOP, app, create_users
 from redrive.core.roles import Role
 from redrive.desk.bulk import BulkAction
 from redrive.records import replace
-from redrive.remote.contract import NewUser
 from redrive.server.auth.admin import AccountAdmin, make_operator
+from redrive.store.accounts import NewUser
 
 FIXED = Path("fixed")
 SCRIPT = "<script>document.title='owned'</script><img src=x onerror=document.title='owned'>"

@@ -16,8 +16,8 @@ from redrive.core.roles import Principal, Role
 from redrive.core.states import RunStatus
 from redrive.core.transitions import RunWrite, Transition
 from redrive.records import replace
-from redrive.remote.contract import NewToken, NewUser
 from redrive.server.auth.admin import AccountAdmin, make_operator
+from redrive.store.accounts import NewToken, NewUser
 from redrive.store.postgres.connection import parse_url
 from redrive.store.stats import SinkLag, StoreStats
 from redrive.store.workers import ClaimRequest, NewWorker

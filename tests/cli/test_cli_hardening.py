@@ -13,9 +13,8 @@ from redrive import Redrive
 from redrive.cli.doctor_checks import Finding
 from redrive.cli.hardening import CHECKLIST, _check_database_tls, _check_file_mode, check_address, check_hardening
 from redrive.core.roles import Role
-from redrive.remote.contract import NewToken, NewUser
 from redrive.server.auth.admin import AccountAdmin, make_operator
-from redrive.store.accounts import TokenKind
+from redrive.store.accounts import NewToken, NewUser, TokenKind
 from redrive.store.postgres.connection import parse_url
 
 KEY = "M4mCsM6Rm3RsqCAPdBmBWFJ8iAOcaR3mzQzIX1DCbTM="

@@ -73,7 +73,7 @@ from redrive.core.transitions import AttemptEnd, AttemptWrite, EntryWrite, Event
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace, to_json_text
-from redrive.store.recovery import HeldRun
+from redrive.store.chores import HeldRun
 from redrive.store.runs import RunRow
 
 SECOND = 1_000_000

@@ -25,7 +25,7 @@ from redrive.core.roles import ALL_TENANTS, Role
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
 from redrive.errors import ConfigurationError, NotAllowed, NotSignedIn, RunFailed
-from redrive.remote.contract import NewToken
+from redrive.store.accounts import NewToken
 from redrive.store.postgres import PostgresStore
 from redrive.store.workers import Catalogue, NewWorker, Receipt, StaleBatch
 

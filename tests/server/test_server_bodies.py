@@ -16,12 +16,12 @@ import pytest
 from server_kit import PATIENCE, PREFIX, World, access_of, caller, opened, served_here
 
 from redrive.core.roles import Role
-from redrive.remote.contract import NewUser
 from redrive.server import body as bodies
 from redrive.server import limits as limits_module
 from redrive.server.limits import Limits
 from redrive.server.pages import forms
 from redrive.server.pages import replay_form as wishes
+from redrive.store.accounts import NewUser
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"}
 JSON = {"Content-Type": "application/json"}

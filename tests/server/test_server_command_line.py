@@ -36,9 +36,9 @@ from redrive.desk.saved_views import SavedViews
 from redrive.desk.settings import Policies, Schedules, Workflows
 from redrive.errors import NotFound
 from redrive.remote.client import Address, Client
-from redrive.remote.contract import NewToken
 from redrive.remote.desk import Remote, RemoteAccounts, RemoteRuns, remote
 from redrive.server.auth.admin import AccountAdmin, make_operator
+from redrive.store.accounts import NewToken
 
 _ID = re.compile(r"\b[0-9a-hjkmnp-tv-z]{26}\b")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(\+00:00|Z| UTC)?")

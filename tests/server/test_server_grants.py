@@ -15,9 +15,8 @@ from server_kit import PREFIX, World, access_of, opened
 
 from redrive.core.roles import Permission, Role
 from redrive.core.transitions import AuditWrite
-from redrive.remote.contract import NewToken
 from redrive.server.app import PAGE_ROUTES
-from redrive.store.accounts import MemberRow, UserRow
+from redrive.store.accounts import MemberRow, NewToken, UserRow
 from redrive.store.port import Store
 
 HOME, ABROAD, THIRD = "acme", "globex", "initech"

@@ -15,9 +15,9 @@ from server_kit import PREFIX, World, access_of, caller, opened, served_here
 from redrive import Redrive
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
-from redrive.remote.contract import NewToken
 from redrive.server.idempotency import KeyedClock
 from redrive.server.limits import AnswerQuota, Limits
+from redrive.store.accounts import NewToken
 from redrive.testing import VirtualClock
 
 

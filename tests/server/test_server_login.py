@@ -19,11 +19,11 @@ from redrive.core.redact import MASK
 from redrive.core.roles import Role
 from redrive.errors import NotSignedIn
 from redrive.reasons import Reason
-from redrive.remote.contract import NewUser
 from redrive.server import request as service
 from redrive.server.auth import secrets as passwords
 from redrive.server.auth.sessions import REFUSAL_INTERVAL, Login, Sessions
 from redrive.server.limits import Limits
+from redrive.store.accounts import NewUser
 
 PASSWORD = "a good password"
 

@@ -11,7 +11,7 @@ from server_kit import World, access_of, opened
 
 from redrive.core.idempotency import payload_hash
 from redrive.core.roles import Role
-from redrive.remote.contract import NewToken
+from redrive.store.accounts import NewToken
 
 
 def _seer(world: World) -> httpx2.Client:

@@ -17,9 +17,8 @@ from test_server_events import lines, until
 from test_server_tokens import on
 
 from redrive.core.roles import Role
-from redrive.remote.contract import NewToken
 from redrive.server.app import PAGE_ROUTES
-from redrive.store.accounts import TokenKind
+from redrive.store.accounts import NewToken, TokenKind
 
 MINE = "remind"
 NAMES = ("fulfil", "book", "charge", "reserve", "release", "orders.booked", "till", "acme-bank", "post-office")

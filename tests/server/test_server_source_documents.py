@@ -8,8 +8,7 @@ import pytest
 from server_kit import World, access_of, opened
 
 from redrive.core.roles import Role
-from redrive.remote.contract import NewToken
-from redrive.store.accounts import TokenKind
+from redrive.store.accounts import NewToken, TokenKind
 from redrive.store.filters import AuditFilter
 
 DECISIONS = ("replay", "resolve", "ignore")

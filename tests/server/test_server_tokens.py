@@ -15,9 +15,8 @@ from joserfc.jwk import OctKey
 from server_kit import SECRET, World, access_of, opened
 
 from redrive.core.roles import Role
-from redrive.remote.contract import IssuedToken, NewToken
 from redrive.server.auth.admin import AccountAdmin
-from redrive.store.accounts import TokenKind
+from redrive.store.accounts import IssuedToken, NewToken, TokenKind
 
 OTHER = "another secret of thirty-two bytes"
 

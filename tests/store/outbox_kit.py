@@ -9,9 +9,9 @@ from store_kit import SECOND, Kit, entry, writes
 from redrive.core.outbox import DeliveryResult, TopicPattern
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import MessageWrite
-from redrive.store.deliveries import ClaimedDeliveries, ClaimedDelivery, MessageRow
 from redrive.store.filters import OutboxFilter
 from redrive.store.outbox import NewSink
+from redrive.store.outbox_claims import ClaimedDeliveries, ClaimedDelivery, MessageRow
 from redrive.store.port import Store
 from redrive.store.workers import ClaimedRun
 

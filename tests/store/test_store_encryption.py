@@ -26,13 +26,13 @@ from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.records import field_names, replace
 from redrive.store import (
     bulk,
+    chores,
     circuits,
-    deliveries,
     groups,
     letters,
     open_store,
     outbox,
-    recovery,
+    outbox_claims,
     runs,
     settings,
     stats,
@@ -174,7 +174,7 @@ OPENED_APART = {"ClaimResult", "ClaimedRun", "StartResult"}
 
 
 def records() -> list[type[Any]]:
-    nouns = (*(bulk, circuits, deliveries, groups, letters, outbox, recovery, runs, settings, stats, workers), written)
+    nouns = (*(bulk, chores, circuits, groups, letters, outbox, outbox_claims, runs, settings, stats, workers), written)
     found = {name: value for module in nouns for name, value in vars(module).items() if name[0] != "_"}
     kept = [
         each

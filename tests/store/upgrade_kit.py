@@ -9,8 +9,8 @@ from letter_kit import answers, audited, case_of, failed, reopens
 from store_kit import DAY, HOUR, Kit
 
 from redrive.core.states import LetterStatus, RunStatus
+from redrive.store.chores import PurgeRequest
 from redrive.store.filters import LetterFilter
-from redrive.store.recovery import PurgeRequest
 from redrive.store.sql_files import Migration, load_migrations
 
 TENANT_RULES = """

@@ -27,9 +27,9 @@ from redrive.settle.settler import (
     make_lenient_run_view,
     settle_bisecting,
 )
+from redrive.store.chores import PurgeRequest
 from redrive.store.circuits import CircuitRow
 from redrive.store.port import Store
-from redrive.store.recovery import PurgeRequest
 
 log = logging.getLogger("redrive.chores")
 

@@ -24,8 +24,8 @@ from redrive.duration import format_duration
 from redrive.observability.counters import Counters, SettleListener
 from redrive.records import replace
 from redrive.settle import settler
+from redrive.store.chores import HeldRun
 from redrive.store.port import Store
-from redrive.store.recovery import HeldRun
 
 log = logging.getLogger("redrive.chores")
 

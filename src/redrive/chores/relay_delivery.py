@@ -18,7 +18,7 @@ from redrive.duration import to_micros
 from redrive.observability.counters import Counters
 from redrive.observability.tracing import Tracing
 from redrive.sinks import SinkDefinition, read_message
-from redrive.store.deliveries import ClaimedDelivery
+from redrive.store.outbox_claims import ClaimedDelivery
 from redrive.store.port import Store
 
 log = logging.getLogger("redrive.chores")

@@ -22,7 +22,7 @@ from redrive.core.transitions import AuditWrite
 from redrive.errors import DataRefused
 from redrive.records import replace
 from redrive.sinks import SinkDefinition
-from redrive.store.deliveries import ClaimedDelivery
+from redrive.store.outbox_claims import ClaimedDelivery
 from redrive.store.port import Store
 from redrive.store.store import repeat_until_answered
 

@@ -16,9 +16,8 @@ from redrive.cli.target import Target, common_options, decision_options, default
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.core.roles import Role
-    from redrive.remote.contract import IssuedToken, NewToken, NewUser
     from redrive.server.auth.admin import AccountAdmin
-    from redrive.store.accounts import TenantRow, TokenRow, UserRow
+    from redrive.store.accounts import IssuedToken, NewToken, NewUser, TenantRow, TokenRow, UserRow
 
 T = TypeVar("T")
 _USER_ROLES = ["OWNER", "ADMIN", "STAFF", "VIEWER", "SUPER_ADMIN", "ORG_ADMIN"]
@@ -309,8 +308,7 @@ def create_token(target: Target, output: Output, tenant: str | None, all_tenants
     async def create(accounts: LocalAccounts) -> IssuedToken:
         from redrive.core.roles import parse_role
         from redrive.duration import parse_duration
-        from redrive.remote.contract import NewToken
-        from redrive.store.accounts import TokenKind
+        from redrive.store.accounts import NewToken, TokenKind
 
         if not all_tenants:
             await ensure_tenant(accounts, tenant_name)

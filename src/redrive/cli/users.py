@@ -56,7 +56,7 @@ def create(
 
     async def create_user(accounts: LocalAccounts) -> None:
         from redrive.core.roles import parse_role
-        from redrive.remote.contract import NewUser
+        from redrive.store.accounts import NewUser
 
         await ensure_tenant(accounts, tenant_name)
         new = NewUser(email=email, tenant=tenant_name, role=parse_role(role), password=password, payloads=payloads)

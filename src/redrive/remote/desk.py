@@ -33,8 +33,7 @@ from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, field_names
 from redrive.remote.client import TOKEN_VARIABLE, Address, Client, RawJson, encode_value, make_query, read, without_none
-from redrive.remote.contract import IssuedToken, NewToken, NewUser
-from redrive.store.accounts import MemberRow, TenantRow, TokenKind, TokenRow, UserRow
+from redrive.store.accounts import IssuedToken, MemberRow, NewToken, NewUser, TenantRow, TokenKind, TokenRow, UserRow
 from redrive.store.filters import LetterFilter
 from redrive.store.runs import StartResult
 

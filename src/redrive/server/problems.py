@@ -1,6 +1,6 @@
 """Errors as RFC 9457 problem details, each with a stable code.
 
-`contract.ERROR_KINDS` maps every error of `redrive.errors`. A problem never repeats what a client sent:
+`redrive.remote.problems` has the status, code and title of every error. A problem never repeats what a client sent:
 validation errors name the field and the rule, not the value.
 """
 
@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from redrive.errors import NotFound, RedriveError
 from redrive.reasons import Reason, ReasonCode
-from redrive.remote.contract import ERROR_KINDS, HTTP_PROBLEMS
+from redrive.remote.problems import ERROR_KINDS, HTTP_PROBLEMS
 
 log = logging.getLogger("redrive.server")
 

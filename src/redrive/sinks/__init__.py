@@ -20,8 +20,8 @@ from redrive.core.outbox import DEFAULT_SINK_RETRY, TopicPattern
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError
 from redrive.policy import RetryPolicy
-from redrive.store.deliveries import MessageRow
 from redrive.store.encryption.keyring import Unreadable
+from redrive.store.outbox_claims import MessageRow
 
 __all__ = ["Message", "Sink", "SinkDefinition", "Subscriber", "encode_cloud_event", "read_message"]
 

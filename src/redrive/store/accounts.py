@@ -99,6 +99,35 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.revoked_at is not None or (self.expires_at is not None and self.expires_at <= now)
 
 
+class NewUser(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A user to be created. Without a password, a code for one sign-in is made."""
+
+    email: str
+    tenant: str
+    role: Role
+    password: str | None = None
+    payloads: bool = False
+
+
+class NewToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A token to be created. `lasts` is in seconds; a signed token always expires."""
+
+    tenant: str
+    role: Role
+    name: str
+    kind: TokenKind = TokenKind.KEY
+    workflows: tuple[str, ...] = ()
+    payloads: bool = False
+    lasts: int | None = None
+
+
+class IssuedToken(msgspec.Struct, frozen=True, gc=False):
+    """A new token and its secret, which is shown only once."""
+
+    token: TokenRow
+    secret: str
+
+
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A user's sign-in for a tenant. `hash` is the hash of the secret in the browser's cookie."""
 

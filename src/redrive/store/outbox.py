@@ -1,4 +1,4 @@
-"""The outbox: sinks, messages and their deliveries, as users and apps see them. Relays use `deliveries`."""
+"""The outbox: sinks, messages and their deliveries, as users and apps see them. Relays use `outbox_claims`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from redrive.core.outbox import TopicPattern
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import AuditWrite
 from redrive.records import replace
-from redrive.store.deliveries import MAX_COUNTED, SQL, DeliveryRow, MessageRow, expired_bundles, unfold_bundles
 from redrive.store.filters import OutboxFilter
 from redrive.store.list_query import Page, PageRequest
 from redrive.store.lists import ListQuery
+from redrive.store.outbox_claims import MAX_COUNTED, SQL, DeliveryRow, MessageRow, expired_bundles, unfold_bundles
 from redrive.store.session import Database, Session, build_record, read_call, write_call
 
 _FAR_FUTURE = 1 << 62

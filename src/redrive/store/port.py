@@ -20,14 +20,14 @@ from redrive.core.outbox import SinkLease
 from redrive.core.transitions import NewRun, Transition, TransitionResult
 from redrive.store.accounts import AccountStore
 from redrive.store.bulk import BulkDesk, BulkStore
+from redrive.store.chores import ChoreStore
 from redrive.store.circuits import CircuitDesk, CircuitStore
-from redrive.store.deliveries import DeliveryStore
 from redrive.store.events import EventDesk, EventStore
 from redrive.store.groups import GroupDesk, GroupStore
 from redrive.store.letters import LetterDesk
 from redrive.store.notifications import NotificationStore
 from redrive.store.outbox import OutboxDesk, OutboxStore
-from redrive.store.recovery import RecoveryStore
+from redrive.store.outbox_claims import OutboxClaimStore
 from redrive.store.runs import RunDesk, StartResult
 from redrive.store.settings import SavedViewStore, ScheduleStore, SettingsDesk, SettingsStore
 from redrive.store.stats import StatsDesk, StatsStore
@@ -135,9 +135,9 @@ class Store(
     BulkStore,
     CircuitStore,
     OutboxStore,
-    DeliveryStore,
+    OutboxClaimStore,
     WorkerStore,
-    RecoveryStore,
+    ChoreStore,
     SettingsStore,
     StatsStore,
     Protocol,

@@ -14,15 +14,15 @@ from redrive.errors import DataRefused, StoreError, StoreUnavailable
 from redrive.records import replace
 from redrive.store.accounts import AccountStore
 from redrive.store.bulk import BulkCalls
+from redrive.store.chores import ChoreCalls
 from redrive.store.circuits import CircuitCalls
-from redrive.store.deliveries import DeliveryCalls
 from redrive.store.events import EventCalls
 from redrive.store.groups import GroupCalls
 from redrive.store.letters import LetterCalls
 from redrive.store.notifications import NotificationCalls, NotificationStore
 from redrive.store.outbox import OutboxCalls
+from redrive.store.outbox_claims import OutboxClaimCalls
 from redrive.store.port import LeaseConnection, Transaction
-from redrive.store.recovery import RecoveryCalls
 from redrive.store.runs import RunCalls, StartResult
 from redrive.store.settings import SavedViewCalls, SavedViewStore, ScheduleCalls, ScheduleStore, SettingsCalls
 from redrive.store.stats import StatsCalls
@@ -41,9 +41,9 @@ class SqlStore(
     BulkCalls,
     CircuitCalls,
     OutboxCalls,
-    DeliveryCalls,
+    OutboxClaimCalls,
     WorkerCalls,
-    RecoveryCalls,
+    ChoreCalls,
     SettingsCalls,
     StatsCalls,
 ):

@@ -26,7 +26,6 @@ from redrive.store import settings
 from redrive.store.accounts import AccountStore
 from redrive.store.bulk import BulkChange, BulkItemRow, BulkItemStatus, BulkRow, NewBulk
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitStats, CircuitUpdate, CircuitUpdateResult
-from redrive.store.deliveries import MessageRow
 from redrive.store.events import EventRow, NewEvent, RunNote, SendResult
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.groups import GroupChange, GroupOrder, GroupPage, GroupRow, GroupTotals, GroupVersion
@@ -34,6 +33,7 @@ from redrive.store.letters import AuditRow, DecisionCase, Facets, LetterRow, Tri
 from redrive.store.list_query import ListTotal, Page
 from redrive.store.notifications import NotificationFilter, NotificationRow, NotificationStore, RuleRow
 from redrive.store.outbox import BlockedKey, DeliveryDecision
+from redrive.store.outbox_claims import MessageRow
 from redrive.store.runs import AttemptRow, RunCounts, RunRow, RunSummary, StartResult
 from redrive.store.settings import PolicyRow, ScheduleKey
 from redrive.store.stats import Attention, LaneCount

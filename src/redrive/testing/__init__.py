@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from redrive.testing.clock import VirtualClock
     from redrive.testing.crash import CrashPoint, crash_everywhere
-    from redrive.testing.driver import Engine, RunReport, engine
     from redrive.testing.injection import Crash, Hang, Http, Ok, faults
+    from redrive.testing.virtual_engine import Engine, RunReport, engine
 
 __all__ = [
     "Crash",
@@ -43,7 +43,7 @@ __all__ = [
 _MODULES = {
     "clock": ("VirtualClock",),
     "crash": ("CrashPoint", "crash_everywhere"),
-    "driver": ("Engine", "RunReport", "engine"),
+    "virtual_engine": ("Engine", "RunReport", "engine"),
     "injection": ("Crash", "Hang", "Http", "Ok", "faults"),
 }
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-    from redrive.testing.driver import Engine
+    from redrive.testing.virtual_engine import Engine
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +31,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def redrive_engine(request: pytest.FixtureRequest) -> Callable[..., AbstractAsyncContextManager[Engine]]:
     """Return `redrive.testing.engine` with the seed of this session (`pytest --redrive-seed=7`)."""
-    from redrive.testing.driver import engine
+    from redrive.testing.virtual_engine import engine
 
     return functools.partial(engine, seed=request.config.getoption("--redrive-seed"))

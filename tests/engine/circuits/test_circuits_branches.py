@@ -13,7 +13,7 @@ from redrive.chores import Reaper
 from redrive.clock import MICROS
 from redrive.core.outcomes import AttemptFailed
 from redrive.core.run_options import StepOptions
-from redrive.store.recovery import HeldRun
+from redrive.store.chores import HeldRun
 from redrive.testing import Engine, engine
 
 

@@ -22,8 +22,8 @@ from redrive.store.bulk import (
     BulkVerb,
     NewBulk,
 )
+from redrive.store.chores import PurgeRequest
 from redrive.store.filters import AuditFilter, LetterFilter
-from redrive.store.recovery import PurgeRequest
 from redrive.store.workers import ClaimedRun
 
 LEASE = 15 * SECOND

@@ -9,8 +9,8 @@ from store_kit import DAY, SECOND, Kit, becomes, ends_in_letter, entry, failed_t
 from redrive.core.idempotency import job_key
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import RunWrite
+from redrive.store.chores import PurgeRequest
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
-from redrive.store.recovery import PurgeRequest
 
 KEEP = PurgeRequest(runs=7 * DAY, letters=30 * DAY, workers=DAY, limit=1000)
 

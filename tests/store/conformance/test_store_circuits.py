@@ -12,9 +12,9 @@ from redrive.core.circuit import Admission, CircuitState, CircuitStatus
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import CircuitSampleWrite, RunWrite
 from redrive.records import replace
+from redrive.store.chores import PurgeRequest
 from redrive.store.circuits import CircuitUpdate, PermitRequest
 from redrive.store.filters import AuditFilter, CircuitFilter
-from redrive.store.recovery import PurgeRequest
 from redrive.store.workers import ClaimedRun
 
 SETTINGS = '{"name": "payments"}'

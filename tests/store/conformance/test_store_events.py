@@ -13,9 +13,9 @@ from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import EntryWrite, EventUse, NoteWrite, RunWrite, Transition, WaitWrite
 from redrive.errors import NotAllowed
 from redrive.records import replace
+from redrive.store.chores import PurgeRequest
 from redrive.store.events import NewEvent, SendResult
 from redrive.store.filters import AuditFilter, RunFilter
-from redrive.store.recovery import PurgeRequest
 from redrive.store.runs import RunRow
 from redrive.store.workers import ClaimedRun
 

@@ -13,9 +13,9 @@ from redrive.core.transitions import AuditWrite, LetterStatusWrite, RunWrite, Tr
 from redrive.errors import InputError, NotAllowed
 from redrive.records import replace
 from redrive.store.bulk import NewBulk
+from redrive.store.chores import PurgeRequest
 from redrive.store.filters import AuditFilter, GroupFilter, LetterFilter
 from redrive.store.groups import GroupChange, GroupOrder, GroupPage, GroupRow, GroupTotals, GroupVerb
-from redrive.store.recovery import PurgeRequest
 from redrive.store.runs import RunRow
 from redrive.store.workers import ClaimedRun
 

@@ -11,8 +11,8 @@ from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite, LetterStatusWrite, NewRun, ReopenWrite, RunWrite, Transition
 from redrive.errors import InputError
 from redrive.store.bulk import NewBulk
+from redrive.store.chores import PurgeRequest
 from redrive.store.filters import LetterFilter, RunFilter
-from redrive.store.recovery import PurgeRequest
 from redrive.store.workers import ClaimedRun
 
 ORDER = (("order_id", "42"), ("customer.email", "ann@example.org"))

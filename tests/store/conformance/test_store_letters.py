@@ -9,8 +9,8 @@ from store_kit import DAY, SECOND, Kit, ends_in_letter, noted, writes
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import RunWrite
 from redrive.records import replace
+from redrive.store.chores import PurgeRequest
 from redrive.store.letters import Triage
-from redrive.store.recovery import PurgeRequest
 from redrive.store.workers import ClaimedRun
 
 PURGE = PurgeRequest(runs=DAY, letters=DAY, workers=900 * DAY, limit=100)

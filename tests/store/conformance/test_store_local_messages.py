@@ -10,8 +10,8 @@ from redrive.core.outbox import INITIAL_FENCE, Bundle, DeliveredBundle, Delivery
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import MessageWrite, TransitionResult
 from redrive.records import replace
+from redrive.store.chores import PurgeRequest
 from redrive.store.outbox import DeliveryAction, DeliveryDecision
-from redrive.store.recovery import PurgeRequest
 
 S = SinkLease("s", LEASE)
 

@@ -10,6 +10,7 @@ from store_kit import DAY, HOUR, SECOND, Kit, noted
 
 from redrive.errors import NotAllowed
 from redrive.records import replace
+from redrive.store.chores import PurgeRequest
 from redrive.store.filters import AuditFilter, OutboxFilter
 from redrive.store.notifications import (
     DueLane,
@@ -19,7 +20,6 @@ from redrive.store.notifications import (
     NotificationFilter,
     RuleRow,
 )
-from redrive.store.recovery import PurgeRequest
 
 ALL = NotificationFilter()
 SET, DELETED = noted("notify.set"), noted("notify.deleted")

@@ -12,10 +12,10 @@ from store_kit import DAY, SECOND, Kit, entry, noted, writes
 
 from redrive.core.outbox import Suspects
 from redrive.records import replace
-from redrive.store import deliveries
+from redrive.store import outbox_claims
+from redrive.store.chores import PurgeRequest
 from redrive.store.filters import AuditFilter, OutboxFilter
 from redrive.store.outbox import DeliveryAction, DeliveryDecision
-from redrive.store.recovery import PurgeRequest
 
 PURGE = PurgeRequest(runs=DAY, letters=DAY, workers=DAY, limit=500, messages=DAY)
 
@@ -138,14 +138,14 @@ async def test_a_delivery_without_a_recorded_result_is_a_suspect_that_is_claimed
 
 
 async def test_large_messages_are_claimed_in_small_numbers(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliveries, "MAX_CLAIM_BYTES", 20_000)
-    limit_size, read = deliveries._limit_size, []
+    monkeypatch.setattr(outbox_claims, "MAX_CLAIM_BYTES", 20_000)
+    limit_size, read = outbox_claims._limit_size, []
 
     def limited(rows: list[Any], limit: int) -> Any:
         read.append(len(rows))
         return limit_size(rows, limit)
 
-    monkeypatch.setattr(deliveries, "_limit_size", limited)
+    monkeypatch.setattr(outbox_claims, "_limit_size", limited)
     outbox = await Outbox.open(kit)
     for name, size in (("m1", 10_000), ("m2", 10_000), ("m3", 100_000), ("m4", 1)):
         await outbox.publish(say(name, payload=json.dumps("x" * size)))

@@ -11,8 +11,8 @@ from redrive.core.idempotency import job_key
 from redrive.core.states import RunStatus
 from redrive.core.transitions import RunWrite
 from redrive.errors import DataRefused
+from redrive.store.chores import PurgeRequest
 from redrive.store.filters import RunFilter
-from redrive.store.recovery import PurgeRequest
 
 KEY = job_key("default", "w", "order-1")
 

@@ -9,8 +9,8 @@ from store_kit import HOUR, LEASE, SECOND, Kit, becomes, catalogue, entry, write
 
 from redrive.core.run_options import StepOptions
 from redrive.core.states import RunStatus, StepStatus
+from redrive.store.chores import PurgeRequest
 from redrive.store.port import Store
-from redrive.store.recovery import PurgeRequest
 from redrive.store.workers import NewWorker, recent_crashes
 
 

@@ -6,7 +6,7 @@ from postgres_kit import Bench
 
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import LetterStatusWrite, RunWrite, Transition
-from redrive.store.recovery import PurgeRequest
+from redrive.store.chores import PurgeRequest
 
 
 async def test_a_group_whose_changes_are_folded_in_the_wrong_order_is_deleted(bench: Bench) -> None:

@@ -17,10 +17,10 @@ from store_kit import DAY, LEASE, SECOND, becomes, catalogue, entry, failed_try,
 
 from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import StoreUnavailable
+from redrive.store.chores import PurgeRequest
 from redrive.store.postgres import apply as applying
 from redrive.store.postgres import lease
 from redrive.store.postgres.session import PostgresSession
-from redrive.store.recovery import PurgeRequest
 from redrive.store.sql_files import replace_schema
 from redrive.store.workers import NewWorker
 

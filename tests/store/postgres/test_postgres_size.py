@@ -17,6 +17,7 @@ from store_kit import DAY, SECOND, becomes, entry, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.records import replace
+from redrive.store.chores import PurgeRequest
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.postgres import apply as applying
 from redrive.store.postgres import lease
@@ -24,7 +25,6 @@ from redrive.store.postgres import runs as claims
 from redrive.store.postgres import runs as starts
 from redrive.store.postgres.connection import Connection
 from redrive.store.postgres.session import PostgresSession
-from redrive.store.recovery import PurgeRequest
 from redrive.store.store import SqlStore
 from redrive.store.workers import ClaimRequest
 

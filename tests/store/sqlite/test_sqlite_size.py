@@ -10,8 +10,8 @@ from store_kit import DAY, SECOND, HandClock, Kit, becomes, entry, writes
 
 from redrive.core.states import RunStatus
 from redrive.store import open_store
+from redrive.store.chores import PurgeRequest
 from redrive.store.filters import LetterFilter, RunFilter
-from redrive.store.recovery import PurgeRequest
 
 FINISHED, DUE, BATCH = 1_000_000, 100_000, 10_000
 

@@ -49,8 +49,8 @@ USERS = (
 
 async def create_users(app: Redrive) -> None:
     """Create both tenants and all users, unless they exist. Needs the extra `auth`."""
-    from redrive.remote.contract import NewUser
     from redrive.server.auth.admin import AccountAdmin, make_operator
+    from redrive.store.accounts import NewUser
 
     access = AccountAdmin(app.runtime.store.accounts, app.runtime.clock, make_operator("demo"))
     for tenant in (SHOP, MARKET):

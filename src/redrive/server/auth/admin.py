@@ -18,10 +18,19 @@ from redrive.desk.validation import require_text
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.remote.contract import IssuedToken, NewToken, NewUser
 from redrive.server.auth.secrets import hash_password, hash_secret, new_api_key, new_code, new_secret, sign_token
 from redrive.settings import is_mail_address
-from redrive.store.accounts import AccountStore, MemberRow, TenantRow, TokenKind, TokenRow, UserRow
+from redrive.store.accounts import (
+    AccountStore,
+    IssuedToken,
+    MemberRow,
+    NewToken,
+    NewUser,
+    TenantRow,
+    TokenKind,
+    TokenRow,
+    UserRow,
+)
 from redrive.store.port import Store
 
 CODE_LIFETIME = 24 * 3600 * MICROS

@@ -11,7 +11,6 @@ from redrive.core.roles import USER_ROLES, Permission, parse_role
 from redrive.duration import parse_duration
 from redrive.errors import InputError, NotAllowed, NotFound, NotSignedIn, RedriveError
 from redrive.reasons import Reason, ReasonCode
-from redrive.remote.contract import NewToken, NewUser
 from redrive.server import request as signing
 from redrive.server.auth.sessions import Login, TenantChoiceNeeded
 from redrive.server.idempotency import SECRET_EXTENSION
@@ -36,7 +35,7 @@ from redrive.server.pages.render import (
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, RequestContext, get_service, refuse_cross_site, requires
 from redrive.server.routes.common import Id
-from redrive.store.accounts import TokenKind
+from redrive.store.accounts import NewToken, NewUser, TokenKind
 
 members_routes = make_page_router()
 session_routes = APIRouter()

@@ -32,7 +32,7 @@ from redrive.desk.preview import DryRun
 from redrive.duration import to_datetime
 from redrive.errors import NotAllowed, NotFound, NotSignedIn, RedriveError, StoreError
 from redrive.reasons import Reason, ReasonCode, render
-from redrive.remote.contract import ERROR_KINDS
+from redrive.remote.problems import ERROR_KINDS
 from redrive.server.pages import display, translations
 from redrive.server.pages.forms import PAGE_FIELD, Form, RefusedForm, show_form_again
 from redrive.server.pages.translations import CATALOGUES, LANGUAGES, N, Translator, choose_language

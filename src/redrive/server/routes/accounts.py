@@ -15,14 +15,13 @@ from redrive.core.roles import ALL_TENANTS, Permission, Role, parse_role
 from redrive.desk.models import present_row
 from redrive.errors import Conflict, InputError
 from redrive.reasons import Reason, ReasonCode
-from redrive.remote.contract import NewToken, NewUser
 from redrive.server import request as signing
 from redrive.server.auth import admin
 from redrive.server.auth.sessions import Login
 from redrive.server.idempotency import SECRET_EXTENSION
 from redrive.server.request import Context, RequestContext, get_service, requires
 from redrive.server.routes.common import Body, Id, Name, Text, make_router
-from redrive.store.accounts import TenantRow, TokenKind, TokenRow, UserRow
+from redrive.store.accounts import NewToken, NewUser, TenantRow, TokenKind, TokenRow, UserRow
 
 account_routes = make_router("people")
 RoleName = Annotated[str, Field(max_length=20, description="OWNER, ADMIN, STAFF or VIEWER, or an alias.")]

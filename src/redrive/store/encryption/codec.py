@@ -35,8 +35,8 @@ from redrive.records import replace
 from redrive.store import notifications
 from redrive.store.accounts import ResponseRow
 from redrive.store.bulk import BulkItemResult, BulkItemRow, BulkRow, NewBulk
+from redrive.store.chores import HeldRun
 from redrive.store.circuits import CircuitUpdate
-from redrive.store.deliveries import ClaimedDeliveries, ClaimedDelivery, DeliveryRow, MessageRow
 from redrive.store.encryption import keyring
 from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable, is_sealed
 from redrive.store.events import EventRow, Mailbox, NewEvent, RunNote, SendResult
@@ -45,8 +45,8 @@ from redrive.store.groups import GroupChange, GroupPage, GroupRow
 from redrive.store.letters import AuditRow, DecisionCase, LetterRow, LetterTexts, ReplayRow, Triage
 from redrive.store.list_query import Page
 from redrive.store.outbox import BlockedKey, DeliveryDecision
+from redrive.store.outbox_claims import ClaimedDeliveries, ClaimedDelivery, DeliveryRow, MessageRow
 from redrive.store.port import LeaseConnection, Store, Transaction
-from redrive.store.recovery import HeldRun
 from redrive.store.runs import AttemptRow, RunRow
 from redrive.store.settings import NewView, ViewRow
 from redrive.store.workers import ClaimedRun, ClaimResult, HeartbeatReply, ReceiptWrite, RemoteWorkerRow

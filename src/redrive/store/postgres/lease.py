@@ -20,6 +20,7 @@ import asyncpg
 from redrive.clock import MICROS
 from redrive.core.transitions import Transition
 from redrive.errors import StoreUnavailable
+from redrive.store.chores import dead_workers_with_runs
 from redrive.store.postgres.apply import apply
 from redrive.store.postgres.connection import (
     NOTHING_LOST,
@@ -33,14 +34,13 @@ from redrive.store.postgres.connection import (
 )
 from redrive.store.postgres.pool import ConnectionPool
 from redrive.store.postgres.session import PostgresSession
-from redrive.store.recovery import dead_workers_with_runs
 from redrive.store.session import Statements
 from redrive.store.workers import HeartbeatReply, WorkerRow
 
 T = TypeVar("T")
 log = logging.getLogger("redrive.store")
 WORKERS = Statements("workers.sql")
-RECOVERY = Statements("recovery.sql")
+CHORES = Statements("chores.sql")
 PATIENCE = 5.0
 """Seconds to wait for an answer, or a third of a shorter lease. A later heartbeat renews the lease as well."""
 
@@ -153,8 +153,8 @@ async def expire_workers(session: PostgresSession, *, certain: bool) -> tuple[li
     Without `certain`, live workers may have been unable to renew their lease, and none is declared dead. Return the
     dead or stopped workers that still hold runs, and the gates of those that were writing.
     """
-    expired = await session.rows(RECOVERY["expired_workers"]) if certain else []
-    dead = {row[0] for row in await session.rows(RECOVERY["expire_workers"])} if expired else set()
+    expired = await session.rows(CHORES["expired_workers"]) if certain else []
+    dead = {row[0] for row in await session.rows(CHORES["expire_workers"])} if expired else set()
     writing = [gate for id, gate in expired if id not in dead]
     return await dead_workers_with_runs(session), writing
 
@@ -163,7 +163,7 @@ async def end_connections(session: PostgresSession, gates: Sequence[int]) -> int
     """End the idle connections that hold these gates; return how many."""
     # As the login of the URL, which owns these connections.
     async with session.connection.transaction(role="none"):
-        return len(await session.rows(RECOVERY["end_idle_connections"], gates=gates))
+        return len(await session.rows(CHORES["end_idle_connections"], gates=gates))
 
 
 class ChangeNotifier:

@@ -21,7 +21,7 @@ Work: TypeAlias = Callable[[Session], Coroutine[Any, Any, Result]]
 LIST_PLANNER_SETTINGS = {"enable_sort": "off", "random_page_cost": "0", "seq_page_cost": "0"}
 """Settings that make the planner read rows in order, along the index with the fewest rows."""
 
-_SERVER_TIME = load_numbered_statements(__package__, "chores.sql")["server_time"]
+_SERVER_TIME = load_numbered_statements(__package__, "clock.sql")["server_time"]
 _PUBLISH = load_numbered_statements(__package__, "outbox.sql")["publish"]
 
 

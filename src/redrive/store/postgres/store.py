@@ -12,12 +12,12 @@ from redrive.core.outbox import SinkLease
 from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
 from redrive.errors import StoreError
 from redrive.store.circuits import CircuitUpdate, CircuitUpdateResult
-from redrive.store.deliveries import DeliveryFloors
 from redrive.store.encryption.codec import Codec
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.encryption.reencrypt import TEXT_TABLES, TextRow, TextSwap, TextTable
 from redrive.store.events import SQL, NewEvent, SendResult
 from redrive.store.outbox import DeliveryDecision
+from redrive.store.outbox_claims import DeliveryFloors
 from redrive.store.port import DeskStore, LeaseConnection, Transaction
 from redrive.store.postgres import apply, lease, runs
 from redrive.store.postgres.connection import DatabaseClock, engine_settings, escape_nul, parse_url, unescape_row

@@ -85,7 +85,7 @@ class ClaimedDeliveries(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     next_at: int | None = None
 
 
-class DeliveryStore(Protocol):
+class OutboxClaimStore(Protocol):
     """Calls that a relay makes."""
 
     async def claim_deliveries(
@@ -140,8 +140,8 @@ class _DueRows(msgspec.Struct, frozen=True):
     more: bool
 
 
-class DeliveryCalls:
-    """Implements `DeliveryStore`."""
+class OutboxClaimCalls:
+    """Implements `OutboxClaimStore`."""
 
     database: Database
     delivery_floors: DeliveryFloors | None = None

@@ -1,4 +1,4 @@
-"""The contract of server and client: the problems that stand for errors, and the bodies for users and tokens."""
+"""Problems: the HTTP status, code and title that stand for each error, for the server and its clients."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from redrive import errors
-from redrive.core.roles import Role
 from redrive.reasons import Reason
-from redrive.store.accounts import TokenKind, TokenRow
 
 
 class ErrorKind(msgspec.Struct, frozen=True, gc=False):
@@ -83,32 +81,3 @@ def make_error(status: int, code: str, detail: str | Reason) -> errors.RedriveEr
     if status == 426:
         return errors.ConfigurationError(detail)
     return errors.InputError(detail) if status in _INPUT_STATUSES else errors.StoreError(detail)
-
-
-class NewUser(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A user to be created. Without a password, a code for one sign-in is made."""
-
-    email: str
-    tenant: str
-    role: Role
-    password: str | None = None
-    payloads: bool = False
-
-
-class NewToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A token to be created. `lasts` is in seconds; a signed token always expires."""
-
-    tenant: str
-    role: Role
-    name: str
-    kind: TokenKind = TokenKind.KEY
-    workflows: tuple[str, ...] = ()
-    payloads: bool = False
-    lasts: int | None = None
-
-
-class IssuedToken(msgspec.Struct, frozen=True, gc=False):
-    """A new token and its secret, which is shown only once."""
-
-    token: TokenRow
-    secret: str

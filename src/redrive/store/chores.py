@@ -1,4 +1,4 @@
-"""Recovery and purging: dead workers, hung and overdue runs, expired letters, and data kept long enough.
+"""Store calls of the chores: finding dead workers, hung and overdue runs and expired letters, and purging old data.
 
 Every call is short, bounded, and safe to make from several processes at once.
 """
@@ -20,7 +20,7 @@ from redrive.store.runs import RunRow, entry_row, run_row
 from redrive.store.session import Database, Session, Statement, Statements, read_call, write_call
 from redrive.store.workers import WorkerRow, worker_row
 
-SQL = Statements("recovery.sql")
+SQL = Statements("chores.sql")
 CIRCUITS = Statements("circuits.sql")
 BULK = Statements("bulk.sql")
 STARTS = Statements("starts.sql")
@@ -63,7 +63,7 @@ class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-class RecoveryStore(Protocol):
+class ChoreStore(Protocol):
     """Calls of the chores that recover runs and remove old data."""
 
     async def expire_workers(self) -> list[WorkerRow]:
@@ -95,8 +95,8 @@ class RecoveryStore(Protocol):
         """Remove data whose retention time is over; return the number of rows removed."""
 
 
-class RecoveryCalls:
-    """Implements `RecoveryStore`."""
+class ChoreCalls:
+    """Implements `ChoreStore`."""
 
     database: Database
 
