@@ -4,8 +4,8 @@ This module imports click only, and each command is imported when it is called, 
 once. The modules of the commands import a few light modules; a command imports the engine when it runs.
 
 start      demo, init, dev
-run        worker (worker_process), server, store: migrate, reencrypt
-work       runs, dlq, saga, outbox, circuits, policies: policies, workflows; schedules; activity: audit, notifications
+run        worker (worker_process), server, migrate, reencrypt
+work       runs, dlq, saga, outbox, circuits, policies, workflows, schedules; activity: audit, notifications
 access     accounts: tenants, tokens; users
 check      doctor (doctor_checks, hardening)
 shared     target: --url and --app; options; pager; output: tables, JSON, ids; messages: errors, exit codes, hints
@@ -41,12 +41,12 @@ _COMMANDS = {
     "dev": ("redrive.cli.dev", "Run workflows with dashboard and API, and print every event."),
     "dlq": ("redrive.cli.dlq", "Handle failures that need a decision."),
     "doctor": ("redrive.cli.doctor", "Check that everything is in order."),
-    "init": ("redrive.cli.dev", "Write a small project to start from."),
-    "migrate": ("redrive.cli.store", "Bring the schema of a store up to date."),
+    "init": ("redrive.cli.init", "Write a small project to start from."),
+    "migrate": ("redrive.cli.migrate", "Bring the schema of a store up to date."),
     "notifications": ("redrive.cli.activity", "Read the inbox; choose who is notified about failures."),
     "outbox": ("redrive.cli.outbox", "List messages; retry and skip those that were not delivered."),
     "policies": ("redrive.cli.policies", "Change how steps are retried, without a deploy."),
-    "reencrypt": ("redrive.cli.store", "Rewrite payloads with the first encryption key."),
+    "reencrypt": ("redrive.cli.reencrypt", "Rewrite payloads with the first encryption key."),
     "runs": ("redrive.cli.runs", "Find, explain, start, cancel and retry runs."),
     "saga": ("redrive.cli.saga", "Show a rollback; decide about its compensations."),
     "schedules": ("redrive.cli.schedules", "List schedules; run, pause and resume them."),
@@ -55,7 +55,7 @@ _COMMANDS = {
     "tokens": ("redrive.cli.accounts", "Manage the tokens with which programs use the server."),
     "users": ("redrive.cli.users", "Manage the users who may sign in to the server."),
     "worker": ("redrive.cli.worker", "Run workflows until stopped."),
-    "workflows": ("redrive.cli.policies", "List workflows; pause and resume them."),
+    "workflows": ("redrive.cli.workflows", "List workflows; pause and resume them."),
 }
 """The module of each command, and its line in the help of `redrive`."""
 

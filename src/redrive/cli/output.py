@@ -37,6 +37,7 @@ _COMMAND_PATTERN = re.compile(r"(?<=: )\S*redrive .*$|`[^`]*`")
 _STYLE_TOKEN = os.urandom(8).hex()
 _STYLE_PATTERN = re.compile(f"\\\\u001b{_STYLE_TOKEN}(\\[[0-9;]*m)")
 _CLOSED_STREAMS: list[TextIO] = []  # streams whose reader has exited
+_MAX_PAYLOAD_LINES = 20
 _MIN_COLUMN_WIDTH = 8  # a narrower column cannot be read
 _STATUS_COLOURS = {
     "SUCCESS": "green",
@@ -315,3 +316,31 @@ def format_age(moment: datetime) -> str:
         return "now"
     whole = " ".join(format_duration(round(abs(passed))).split()[:2])
     return f"{whole} ago" if passed > 0 else f"in {whole}"
+
+
+def format_time(moment: datetime | None) -> str:
+    """Return a time for a sentence."""
+    return "an unknown time" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal, at most 140."""
+    return min(140, shutil.get_terminal_size().columns)
+
+
+def render_facts(**values: Any) -> list[str]:
+    """Render named values, one to a line; leave out those that are None."""
+    lines = [
+        f"  {name.replace('_', ' '):<12} {escape_line(' '.join(str(value).split()))}"
+        for name, value in values.items()
+        if value is not None
+    ]
+    return [fold_text(line, sys.stdout, deeper=" " * 13) for line in lines]
+
+
+def render_payload(title: str, value: Any) -> list[str]:
+    """Render a payload as indented JSON, shortened if it is long."""
+    lines = json.dumps(as_json(value), indent=2, ensure_ascii=False).splitlines()
+    if len(lines) > _MAX_PAYLOAD_LINES:
+        lines = [*lines[:_MAX_PAYLOAD_LINES], f"… and {len(lines) - _MAX_PAYLOAD_LINES} more lines; --json shows all"]
+    return [f"  {title}", *(f"    {escape_line(line)}" for line in lines)]

@@ -60,6 +60,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 _URL_HELP = "The store, or a server as https://host with its token in $REDRIVE_TOKEN."
+STORE_URL_HELP = "The store; a server cannot do this."  # for commands that work on the store itself
 
 
 def target_options(command: Callable[..., Any], url_help: str = _URL_HELP) -> Callable[..., Any]:

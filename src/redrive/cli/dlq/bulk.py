@@ -12,7 +12,17 @@ import msgspec
 from redrive.cli.dlq.arguments import parse_rate_option
 from redrive.cli.messages import FAILED, INTERRUPTED, NOT_FOUND, REFUSED, CommandFailed, hint, worker_hint
 from redrive.cli.options import ChangeOptions, find_bulk_id, interruptible_prompt
-from redrive.cli.output import Column, Output, as_json, echo_err, escape_line, field_columns, format_age, on_terminal
+from redrive.cli.output import (
+    Column,
+    Output,
+    as_json,
+    echo_err,
+    escape_line,
+    field_columns,
+    format_age,
+    on_terminal,
+    render_facts,
+)
 from redrive.cli.pager import Listing, PageOptions, page_options
 from redrive.cli.target import Target, common_options, decision_options, run_on
 
@@ -244,7 +254,6 @@ async def _load_bulk(app: Redrive, id: str) -> BulkAction:
 
 def _show_bulk(bulk: BulkAction, failures: list[BulkItem], output: Output) -> None:
     from redrive.cli.dlq.decision import describe_mode
-    from redrive.cli.runs.explain import render_facts
     from redrive.duration import format_duration
 
     at_least = f", at least {format_duration(bulk.seconds_left)}" if bulk.seconds_left else ""

@@ -10,8 +10,17 @@ import msgspec
 
 from redrive.cli.dlq.decision import describe_mode, render_changes
 from redrive.cli.messages import hint
-from redrive.cli.output import as_json, escape_line, fold_text, format_age, style_text
-from redrive.cli.runs.explain import render_facts, render_payload, render_timeline, terminal_width
+from redrive.cli.output import (
+    as_json,
+    escape_line,
+    fold_text,
+    format_age,
+    render_facts,
+    render_payload,
+    style_text,
+    terminal_width,
+)
+from redrive.cli.runs.timeline import render_timeline
 from redrive.core.audit import REPLAY_EVENTS, AuditEvent
 from redrive.core.failure_reason import FIXABLE_BY_EDIT, LetterCode
 from redrive.core.roles import DEFAULT_TENANT
