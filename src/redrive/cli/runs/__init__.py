@@ -1,15 +1,15 @@
 """`redrive runs`: find, explain, start, cancel and retry runs, and send events to them.
 
-look    list, show, why, watch        act    start, send, cancel, retry, rollback
+lookup    list, show, why, watch        changes    start, cancel, retry, rollback        events    send
 """
 
 from __future__ import annotations
 
 import click
 
+from redrive.cli.runs.changes import cancel, retry, rollback, start
 from redrive.cli.runs.events import send
-from redrive.cli.runs.show import list_, show, watch, why
-from redrive.cli.runs.start import cancel, retry, rollback, start
+from redrive.cli.runs.lookup import list_, show, watch, why
 
 __all__ = ["runs"]
 
