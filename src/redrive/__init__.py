@@ -22,7 +22,7 @@ if typing.TYPE_CHECKING:
     from redrive.app import Redrive, RunHandle, Start
     from redrive.core.classify import Category, Rule
     from redrive.core.failure_handlers import FailureEvent
-    from redrive.core.notifications import Notification
+    from redrive.core.notification_text import Notification
     from redrive.core.schedule import Schedule
     from redrive.errors import NonRetryable, RedriveError, RetryAfter, RunFailed, StepFailed, WaitExpired
     from redrive.policy import Circuit, RetryPolicy
@@ -58,7 +58,7 @@ _HOMES = {
     "redrive.app": ("Redrive", "RunHandle", "Start"),
     "redrive.core.classify": ("Category", "Rule"),
     "redrive.core.failure_handlers": ("FailureEvent",),
-    "redrive.core.notifications": ("Notification",),
+    "redrive.core.notification_text": ("Notification",),
     "redrive.core.schedule": ("Schedule",),
     "redrive.errors": ("NonRetryable", "RedriveError", "RetryAfter", "RunFailed", "StepFailed", "WaitExpired"),
     "redrive.policy": ("Circuit", "RetryPolicy"),

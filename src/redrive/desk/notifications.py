@@ -12,7 +12,7 @@ import msgspec
 
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
-from redrive.core.notifications import Notification, build_notification, render_notification
+from redrive.core.notification_text import Notification, build_notification, render_notification
 from redrive.core.notify_rules import NotifyRule
 from redrive.core.redact import Redactor
 from redrive.core.roles import Permission

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from redrive.core import notifications
+from redrive.core import notification_text
 from redrive.core import template as templates
-from redrive.core.notifications import Notification, NotificationRenderer, RenderedNotification
+from redrive.core.notification_text import Notification, NotificationRenderer, RenderedNotification
 from redrive.core.notify_rules import CHANNEL_KIND, NOTIFY_EVENTS, NotificationEvent, NotifyRule, NotifyTarget
 from redrive.core.redact import Redactor
 from redrive.errors import ConfigurationError, InputError, RegistrationError
@@ -135,7 +135,7 @@ def make_delivery_reader(redactor: Redactor, base_url: str, channels: Channels) 
 
     def read(message: Message) -> Delivery:
         data = json.loads(message.text)
-        notification = notifications.build_notification(data["id"], json.dumps(data["content"]), redactor, base_url)
+        notification = notification_text.build_notification(data["id"], json.dumps(data["content"]), redactor, base_url)
         target = NotifyTarget.from_json(data["target"])
         return Delivery(notification, channels.find(target), stored=target.is_url)
 
@@ -170,9 +170,9 @@ class Texts:
             def saying(notification: Notification) -> RenderedNotification:
                 made = fn(notification)  # a body, or a subject and a body
                 if isinstance(made, str):
-                    return RenderedNotification(notifications.render_notification(notification).subject, made)
+                    return RenderedNotification(notification_text.render_notification(notification).subject, made)
                 subject, text = made
-                return RenderedNotification(notifications.to_one_line(str(subject)), str(text))
+                return RenderedNotification(notification_text.to_one_line(str(subject)), str(text))
 
             self.put(event, saying)
             return fn
@@ -182,12 +182,12 @@ class Texts:
     def __call__(self, notification: Notification) -> RenderedNotification:
         own = self._own.get(notification.event) or self._own.get(ANY_EVENT)
         if own is None:
-            return notifications.render_notification(notification)
+            return notification_text.render_notification(notification)
         try:
             return own(notification)
         except Exception:
             log.exception("text for %r failed; the default text is used", notification.event)
-            return notifications.render_notification(notification)
+            return notification_text.render_notification(notification)
 
 
 def _make_template_text(subject: str | None, text: str | None) -> NotificationRenderer:
@@ -196,12 +196,12 @@ def _make_template_text(subject: str | None, text: str | None) -> NotificationRe
         if template is not None:
             if not isinstance(template, str) or not template.strip():
                 raise RegistrationError(f"{what} of a notification must be a text, not {template!r:.80}")
-            templates.check_template(f"{what} of a notification", template, notifications.TEMPLATE_FIELDS)
+            templates.check_template(f"{what} of a notification", template, notification_text.TEMPLATE_FIELDS)
 
     def saying(notification: Notification) -> RenderedNotification:
-        default, data = notifications.render_notification(notification), notification.to_json()
+        default, data = notification_text.render_notification(notification), notification.to_json()
         return RenderedNotification(
-            default.subject if subject is None else notifications.to_one_line(templates.render_text(subject, data)),
+            default.subject if subject is None else notification_text.to_one_line(templates.render_text(subject, data)),
             default.text if text is None else templates.render_text(text, data),
         )
 

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from redrive.clock import MICROS, Clock
 from redrive.core import notifications
 from redrive.core.idempotency import encode_key
-from redrive.core.notifications import NOTIFICATION_TOPIC, USER_MESSAGE_TOPIC, NotificationFacts, NotificationRenderer
+from redrive.core.notification_text import NotificationRenderer, encode_content
+from redrive.core.notifications import NOTIFICATION_TOPIC, USER_MESSAGE_TOPIC, NotificationFacts
 from redrive.core.notify_rules import CHANNEL_KIND, TARGET_KINDS, NotificationEvent, NotifyRule, NotifyTarget
 from redrive.core.outbox import parse_patterns
 from redrive.core.transitions import MessageWrite
@@ -125,7 +126,7 @@ class Digest:
         id = notifications.notification_id(case.tenant, case.lane, case.last)
         # A notice is stored after its event, and of a long lane only the newest notices were read.
         first_at = min(case.first_at, *(each.at for each, _, _ in read))
-        content = notifications.encode_content(facts, case.count, first_at)
+        content = encode_content(facts, case.count, first_at)
         return LaneNotification(
             case=case,
             every=self._every,

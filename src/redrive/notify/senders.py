@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
-from redrive.core.notifications import Notification, NotificationRenderer, RenderedNotification
+from redrive.core.notification_text import Notification, NotificationRenderer, RenderedNotification
 from redrive.errors import ConfigurationError, NonRetryable
 from redrive.http.client import HttpClient, HttpRequest
 from redrive.http.ssrf import check_url
