@@ -10,8 +10,8 @@ from redrive.core.outbox import DeliveryResult, TopicPattern
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import MessageWrite
 from redrive.store.filters import OutboxFilter
-from redrive.store.outbox import NewSink
-from redrive.store.outbox_claims import ClaimedDeliveries, ClaimedDelivery, MessageRow
+from redrive.store.outbox import MessageRow, NewSink
+from redrive.store.outbox_claims import ClaimedDeliveries, ClaimedDelivery
 from redrive.store.port import Store
 from redrive.store.workers import ClaimedRun
 

@@ -32,7 +32,8 @@ from redrive.observability.counters import Counters
 from redrive.observability.tracing import Tracing
 from redrive.settle.settler import Settled
 from redrive.sinks import SinkDefinition
-from redrive.store.outbox_claims import ClaimedDeliveries, ClaimedDelivery, MessageRow
+from redrive.store.outbox import MessageRow
+from redrive.store.outbox_claims import ClaimedDeliveries, ClaimedDelivery
 from redrive.store.port import Store
 
 log = logging.getLogger("redrive.chores")

@@ -23,8 +23,7 @@ from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.filters import OutboxFilter
 from redrive.store.list_query import Page
-from redrive.store.outbox import BlockedKey, DeliveryAction, DeliveryDecision
-from redrive.store.outbox_claims import MessageRow
+from redrive.store.outbox import BlockedKey, DeliveryAction, DeliveryDecision, MessageRow
 from redrive.store.port import DeskStore, Store
 
 MAX_BLOCKED = 500

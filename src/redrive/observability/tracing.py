@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.core.outcomes import RunView
 from redrive.core.run_options import check_traceparent
-from redrive.store.outbox_claims import MessageRow
+from redrive.store.outbox import MessageRow
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -21,7 +21,7 @@ from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError
 from redrive.policy import RetryPolicy
 from redrive.store.encryption.keyring import Unreadable
-from redrive.store.outbox_claims import MessageRow
+from redrive.store.outbox import MessageRow
 
 __all__ = ["Message", "Sink", "SinkDefinition", "Subscriber", "encode_cloud_event", "read_message"]
 

@@ -2,23 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
 
-from redrive.core.outbox import TopicPattern
+from redrive.core.outbox import INITIAL_FENCE, TopicPattern
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import AuditWrite
 from redrive.records import replace
 from redrive.store.filters import OutboxFilter
 from redrive.store.list_query import Page, PageRequest
 from redrive.store.lists import ListQuery
-from redrive.store.outbox_claims import MAX_COUNTED, SQL, DeliveryRow, MessageRow, expired_bundles, unfold_bundles
-from redrive.store.session import Database, Session, build_record, read_call, write_call
+from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
+
+SQL = Statements("outbox.sql")
+
+_MAX_COUNTED_DELIVERIES = 1000
+"""Deliveries of one sink are counted up to this many."""
 
 _FAR_FUTURE = 1 << 62
+
+
+class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The delivery of a message to one sink. `behind` is the message that has to be finished first."""
+
+    sink: str
+    status: DeliveryStatus
+    attempt: int
+    available_at: int | None
+    lease_until: int
+    behind: str | None
+    tried_at: int | None
+    finished_at: int | None
+    error: str | None
+
+
+class MessageRow(msgspec.Struct, frozen=True, gc=False):
+    """A stored message, with its deliveries if the call reads them. Fields are in the order of the columns."""
+
+    id: int
+    public_id: str
+    tenant: str
+    topic: str
+    key: str | None
+    payload: str
+    run_id: str
+    correlation_id: str
+    created_at: int
+    trace: str | None = None
+    deliveries: tuple[DeliveryRow, ...] = ()
 
 
 class NewSink(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -133,7 +167,14 @@ class OutboxCalls:
             topics.setdefault(sink, []).append(TopicPattern(topic, bool(wild)))
         found = []
         for name, kind, seen_at, pending, dead in await session.rows(SQL["sinks"]):
-            values = (name, kind, tuple(sorted(topics.get(name, ()))), seen_at, min(pending, MAX_COUNTED), dead)
+            values = (
+                name,
+                kind,
+                tuple(sorted(topics.get(name, ()))),
+                seen_at,
+                min(pending, _MAX_COUNTED_DELIVERIES),
+                dead,
+            )
             found.append(build_record(SinkRow, values))
         return found
 
@@ -217,6 +258,19 @@ def _filter_values(where: OutboxFilter) -> dict[str, Any]:
     elif status is not None:
         found["state"] = status.value
     return found
+
+
+async def expired_bundles(session: Session, sink: str, now: int) -> list[int]:
+    """Return the bundles of a sink whose lease has expired."""
+    return [row[0] for row in await session.rows(SQL["expired_bundles"], sink=sink, at=now)]
+
+
+async def unfold_bundles(session: Session, bundles: Iterable[int], sink: str | None) -> None:
+    """Replace bundles by a delivery of each message: to one sink, or to all sinks that the bundle is for."""
+    wanted = sorted(bundles)
+    if wanted:
+        await session.rows(SQL["split_bundle"], bundles=wanted, sink=sink, fence=INITIAL_FENCE)
+        await session.rows(SQL["drop_bundles"], bundles=wanted, sink=sink)
 
 
 async def purge_messages(session: Session, before: int, limit: int) -> int:

@@ -1,4 +1,4 @@
-"""Deliveries: claiming due ones for a relay, and recording their results.
+"""Claims of deliveries for a relay: taking due ones, and recording their results.
 
 On PostgreSQL any number of relays claim at once. A claim locks the due deliveries that it finds and skips
 those that another relay has locked. A delivery that must not go yet waits behind an earlier one of its key.
@@ -8,7 +8,7 @@ then nothing waits for it, or does so afterwards, and then sees what waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -18,44 +18,10 @@ from redrive.core import outbox
 from redrive.core.outbox import MAX_CLAIM_BYTES, DeliveredBundle, DeliveryResult, DueDelivery, Suspects
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import AuditWrite
-from redrive.store.session import Database, Session, Statements, write_call
-
-SQL = Statements("outbox.sql")
-
-MAX_COUNTED = 1000
-"""Deliveries of one sink are counted up to this many."""
+from redrive.store.outbox import SQL, MessageRow, expired_bundles, unfold_bundles
+from redrive.store.session import Database, Session, write_call
 
 _FULL_SCAN_EVERY = 20
-
-
-class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The delivery of a message to one sink. `behind` is the message that has to be finished first."""
-
-    sink: str
-    status: DeliveryStatus
-    attempt: int
-    available_at: int | None
-    lease_until: int
-    behind: str | None
-    tried_at: int | None
-    finished_at: int | None
-    error: str | None
-
-
-class MessageRow(msgspec.Struct, frozen=True, gc=False):
-    """A stored message, with its deliveries if the call reads them. Fields are in the order of the columns."""
-
-    id: int
-    public_id: str
-    tenant: str
-    topic: str
-    key: str | None
-    payload: str
-    run_id: str
-    correlation_id: str
-    created_at: int
-    trace: str | None = None
-    deliveries: tuple[DeliveryRow, ...] = ()
 
 
 class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -312,19 +278,6 @@ async def _find_blocked(session: Session, sink: str, due: Sequence[DueDelivery])
     others = await ask("earlier_unfinished", {lane: messages[-1] for lane, messages in keyed.items()})
     back = outbox.find_first_blocked(due, others)
     return outbox.find_predecessors(due, back, await ask("ahead", back)) if back else {}
-
-
-async def expired_bundles(session: Session, sink: str, now: int) -> list[int]:
-    """Return the bundles of a sink whose lease has expired."""
-    return [row[0] for row in await session.rows(SQL["expired_bundles"], sink=sink, at=now)]
-
-
-async def unfold_bundles(session: Session, bundles: Iterable[int], sink: str | None) -> None:
-    """Replace bundles by a delivery of each message: to one sink, or to all sinks that the bundle is for."""
-    wanted = sorted(bundles)
-    if wanted:
-        await session.rows(SQL["split_bundle"], bundles=wanted, sink=sink, fence=outbox.INITIAL_FENCE)
-        await session.rows(SQL["drop_bundles"], bundles=wanted, sink=sink)
 
 
 async def _lock_unfinished(session: Session, sink: str, results: Sequence[DeliveryResult]) -> set[int]:

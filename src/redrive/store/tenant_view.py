@@ -32,8 +32,7 @@ from redrive.store.groups import GroupChange, GroupOrder, GroupPage, GroupRow, G
 from redrive.store.letters import AuditRow, DecisionCase, Facets, LetterRow, Triage, count_facets
 from redrive.store.list_query import ListTotal, Page
 from redrive.store.notifications import NotificationFilter, NotificationRow, NotificationStore, RuleRow
-from redrive.store.outbox import BlockedKey, DeliveryDecision
-from redrive.store.outbox_claims import MessageRow
+from redrive.store.outbox import BlockedKey, DeliveryDecision, MessageRow
 from redrive.store.runs import AttemptRow, RunCounts, RunRow, RunSummary, StartResult
 from redrive.store.settings import PolicyRow, ScheduleKey
 from redrive.store.stats import Attention, LaneCount

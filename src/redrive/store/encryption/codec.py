@@ -44,8 +44,8 @@ from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.groups import GroupChange, GroupPage, GroupRow
 from redrive.store.letters import AuditRow, DecisionCase, LetterRow, LetterTexts, ReplayRow, Triage
 from redrive.store.list_query import Page
-from redrive.store.outbox import BlockedKey, DeliveryDecision
-from redrive.store.outbox_claims import ClaimedDeliveries, ClaimedDelivery, DeliveryRow, MessageRow
+from redrive.store.outbox import BlockedKey, DeliveryDecision, DeliveryRow, MessageRow
+from redrive.store.outbox_claims import ClaimedDeliveries, ClaimedDelivery
 from redrive.store.port import LeaseConnection, Store, Transaction
 from redrive.store.runs import AttemptRow, RunRow
 from redrive.store.settings import NewView, ViewRow
