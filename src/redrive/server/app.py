@@ -22,13 +22,14 @@ from redrive.server.pages.accounts import members_routes, session_routes
 from redrive.server.pages.activity import activity_routes
 from redrive.server.pages.bulk import bulk_routes as bulk_pages
 from redrive.server.pages.causes import cause_routes
+from redrive.server.pages.error_pages import install_error_pages
 from redrive.server.pages.events import event_routes
 from redrive.server.pages.forms import TenantEntryLog
 from redrive.server.pages.letters import letter_routes as letter_pages
 from redrive.server.pages.lists import list_routes
 from redrive.server.pages.operations import operations_routes
 from redrive.server.pages.overview import overview_routes
-from redrive.server.pages.render import install_error_pages, static_routes
+from redrive.server.pages.render import static_routes
 from redrive.server.pages.replay import replay_routes
 from redrive.server.pages.runs import run_routes as run_pages
 from redrive.server.pages.workflows import workflow_routes

@@ -24,7 +24,7 @@ from redrive.server.pages import lists
 from redrive.server.pages.causes import CAUSES_PATH, render_causes
 from redrive.server.pages.display import plot_waterfall
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
-from redrive.server.pages.render import make_view, render_page
+from redrive.server.pages.render import add_list_columns, make_view, render_page
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, RequestContext, requires
 from redrive.server.routes.common import Id, check_search_text, parse_index
@@ -55,7 +55,24 @@ DONE_MESSAGES = {
 }
 """The message after an action, by the query parameter `done`."""
 
-_COLUMNS = lists.make_columns(
+add_list_columns(
+    "letters",
+    ("status", "code", "failed_at", "attempts", "owner"),
+    {
+        "status": N("State"),
+        "code": N("Reason"),
+        "failed_at": N("Failed at"),
+        "attempts": N("Attempts"),
+        "owner": N("Assignee"),
+        "correlation_id": N("Reference"),
+        "category": N("Category"),
+        "stage": N("Stage"),
+        "version": N("Code version"),
+        "id": N("Id"),
+    },
+)
+
+_FILE_COLUMNS = lists.make_columns(
     *("id", "status", "workflow", "step", "code", "stage", "category", "reason", "error_type", "message", "failed_at"),
     *("attempts", "max_retries", "retry_policy_override", "error_code", "duration_ms", "replay_count"),
     *("failed_replays", "payload_hash", "owner", "tags", "tenant", "correlation_id", "run_id", "fingerprint"),
@@ -114,7 +131,7 @@ async def list_letters(request: Request, context: Context) -> Response:
     query, faults = lists.read_query(request, *FILTER_NAMES), lists.begin_faults(request)
     desk, where = context.desk.dlq, make_letter_filter(context, query, faults)
     if file := await lists.export_list(
-        request, "dead-letters", _COLUMNS, lambda limit, cursor: desk.list(where, limit=limit, cursor=cursor)
+        request, "dead-letters", _FILE_COLUMNS, lambda limit, cursor: desk.list(where, limit=limit, cursor=cursor)
     ):
         return file
     views = await lists.list_saved_views(context, ListName.LETTERS)

@@ -21,7 +21,7 @@ from redrive.server.pages import lists
 from redrive.server.pages.display import plot_waterfall
 from redrive.server.pages.events import MAX_EVENTS, load_event_forms, takes_events
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
-from redrive.server.pages.render import make_view, render_page
+from redrive.server.pages.render import add_list_columns, make_view, render_page
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, requires
 from redrive.server.routes.common import Id, parse_index
@@ -41,7 +41,22 @@ RUN_KINDS: dict[str, tuple[str, tuple[RunStatus, ...]]] = {
 }
 """The chips above the list of runs: each label with the states that it stands for."""
 
-_COLUMNS = lists.make_columns(
+add_list_columns(
+    "runs",
+    ("status", "current", "created_at", "duration"),
+    {
+        "status": N("State"),
+        "current": N("Current state"),
+        "created_at": N("Started"),
+        "duration": N("Duration"),
+        "finished_at": N("Finished"),
+        "queue": N("Queue"),
+        "version": N("Code version"),
+        "id": N("Id"),
+    },
+)
+
+_FILE_COLUMNS = lists.make_columns(
     *("id", "workflow", "tenant", "status", "correlation_id", "created_at", "started_at"),
     *("finished_at", "duration_ms", "next_at", "code", "error", "error_code", "attempts_made", "max_retries"),
     "retry_policy_override",
@@ -79,7 +94,7 @@ async def list_runs(request: Request, context: Context) -> Response:
         until=lists.parse_time(query, "until", now, faults),
     )
     if file := await lists.export_list(
-        request, "runs", _COLUMNS, lambda limit, cursor: context.desk.runs.list(where, limit=limit, cursor=cursor)
+        request, "runs", _FILE_COLUMNS, lambda limit, cursor: context.desk.runs.list(where, limit=limit, cursor=cursor)
     ):
         return file
     found = await lists.load_page(
