@@ -196,7 +196,7 @@ def test_an_error_carries_its_reason() -> None:
     reason = Reason(ReasonCode.BULK_DONE, id="s1")
     error = Conflict(reason)
     assert error.reason == reason
-    assert str(error) == "bulk action s1 is finished: all its dead letters were processed"
+    assert str(error) == "bulk action s1 is finished: all its failures were processed"
     again = copy.deepcopy(error)
     assert (again.reason, str(again)) == (reason, str(error))
     assert PayloadError(reason, path="a").reason == reason

@@ -657,7 +657,7 @@ async def test_tenants_are_kept_apart(desk: tuple[Engine, Shop]) -> None:
         ("dl-1", {}, "list of ids"),
         ([], {}, "give 1 to"),
         ([7], {}, "not the id"),
-        (LetterFilter(status="RESOLVED"), {}, "only open dead letters"),
+        (LetterFilter(status="RESOLVED"), {}, "only open failures"),
         (LetterFilter(tenant="a"), {"tenant": "b"}, "tenant"),
         (LetterFilter(), {"mode": "SIDEWAYS"}, "replay mode 'SIDEWAYS' does not exist"),
         (LetterFilter(), {"by": ""}, "by must be"),

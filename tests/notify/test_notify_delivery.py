@@ -104,7 +104,7 @@ async def test_each_event_is_sent_to_its_subscribers_with_what_happens_next(box:
         ]
         last = next(mail for mail in box.to(OPS) if str(mail["Subject"]).endswith("failed at step charge"))
         assert f"Link: {BASE}/app/admin/dlq/dl-{handle.id}" in last.get_content()
-        assert "the dead letter needs a decision: replay it" in last.get_content()
+        assert "the failure needs a decision: retry it" in last.get_content()
         assert "Correlation id: c-9" in last.get_content()
         assert (await app.notifications.list()).items == [], "the rule does not include the inbox"
 
