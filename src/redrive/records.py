@@ -1,7 +1,8 @@
-"""Records and their identifiers. Records are Structs inside Redrive, and dataclasses for users and for pydantic.
+"""Records: their fields and copies, the identifiers that they have, and their text as plain JSON.
 
-Read the names of fields here: `msgspec.structs.fields` evaluates annotations, which costs time and fails for
-names that are imported for type checkers only.
+Records are Structs inside Redrive, and dataclasses for users and for pydantic. Read the names of fields here:
+`msgspec.structs.fields` evaluates annotations, which costs time and fails for names that are imported for type
+checkers only.
 """
 
 from __future__ import annotations

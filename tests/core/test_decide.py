@@ -51,8 +51,8 @@ from redrive.core.outcomes import (
     StepReplayEnded,
     ValueRecorded,
     WaitAnswered,
-    WaitExpired,
     WaitStarted,
+    WaitTimedOut,
     WorkerLost,
     WorkflowFailed,
     WorkflowReturned,
@@ -165,8 +165,8 @@ def answered(*, resumes: bool = False) -> WaitAnswered:
     return WaitAnswered(run=RUN, place=WAIT, done=6, input="{}", output="1", uses=(use,), resumes=resumes)
 
 
-def expired(*, resumes: bool = False) -> WaitExpired:
-    return WaitExpired(run=RUN, place=WAIT, done=6, seen=2, limit=SECOND, resumes=resumes)
+def expired(*, resumes: bool = False) -> WaitTimedOut:
+    return WaitTimedOut(run=RUN, place=WAIT, done=6, seen=2, limit=SECOND, resumes=resumes)
 
 
 def woke(*, resumes: bool = False, run: RunView = RUN) -> SleepEnded:

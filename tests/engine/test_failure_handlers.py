@@ -279,7 +279,7 @@ async def slipped_in(e: Engine, workflow: Workflow[..., Any, Any], text: str) ->
         public_id=e.clock.new_id(), tenant="default", workflow=workflow.name, input=text, options=workflow.options_text
     )
     await e.store.start([new])
-    e.app.runtime.ring()
+    e.app.runtime.wake_workers()
     return (await e.finish(e.app.handle(new.public_id))).id
 
 
@@ -428,7 +428,7 @@ async def test_a_handler_without_a_registered_workflow_stays_pending(on_store: O
             options=gone.options_text,
         )
         await e.store.start([new_run])
-        e.app.runtime.ring()
+        e.app.runtime.wake_workers()
         await e.finish(e.app.handle(new_run.public_id))
         await e.settle()
         found = (await e.app.runs.list(RunFilter(handler_for=new_run.public_id))).items

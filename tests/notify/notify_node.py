@@ -38,7 +38,7 @@ def set_trap(where: str) -> None:
     """Let the process die at a point: `committed`, after the failure is; `told`, when the mails are to be sent."""
     if where == "committed":
         RelayForwarder.carriers = lambda *_: []  # type: ignore[method-assign]  # or they would be its own for a minute
-        Relay.ring = die  # type: ignore[method-assign]
+        Relay.wake = die  # type: ignore[method-assign]
     if where == "told":
         told: set[str] = set()
         make = Digest._make_digest

@@ -49,7 +49,7 @@ OUTCOMES: list[Outcome] = [
     outcomes.WaitAnswered(
         run=VIEW, place=AT, done=4, input="{}", output="1", uses=(EventUse(seq=2, index=2),), resumes=True
     ),
-    outcomes.WaitExpired(run=VIEW, place=AT, done=4, seen=1, limit=5),
+    outcomes.WaitTimedOut(run=VIEW, place=AT, done=4, seen=1, limit=5),
     outcomes.EventsRefused(run=VIEW, place=AT, uses=(EventUse(seq=2, index=2, refused="{}"),)),
     outcomes.StatusNoted(run=VIEW, note=NoteWrite(text="packing", progress=0.5, data="{}")),
     outcomes.AttemptStarted(run=VIEW, place=AT, attempt=1, input="{}", options="{}", limit=5, began_ago=2),

@@ -89,7 +89,7 @@ TOGETHER = {
         "reopen_run", "edit_input", "supersede", "loosen", "move_letter", "move_letter_to_run", "end_replay",
         "put_replay", "count_replay", "return_events", "drop_superseded_waits", "copy_events", "copy_wakeups",
         "replace_run",
-        "insert_circuit_if_new", "put_mark", "drop_probe",
+        "insert_circuit_if_new", "put_sample", "drop_probe",
         "last_message", "put_message", "put_delivery",
         "sinks_for", "messages_between", "put_bundle", "clear_bundles",
     },

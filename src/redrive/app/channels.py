@@ -147,14 +147,14 @@ class NotificationChore:
         clock: Clock,
         redactor: Redactor,
         begin: Callable[[list[SinkDefinition]], Awaitable[None]],
-        ring: Callable[[], None],
+        wake_relay: Callable[[], None],
     ) -> None:
         self._app = app
         self._store = store
         self._begin = begin
         self._begun = 0  # sinks that have started
         self._since: int | None = None
-        self._digest = Digest(store, app.channels, app.settings.notify_every, ring)
+        self._digest = Digest(store, app.channels, app.settings.notify_every, wake_relay)
         reader = make_delivery_reader(redactor, app.settings.base_url, app.channels)
         self.sinks = make_notify_sinks(self._digest, reader, app.texts, app.settings, app.channels.allowed, clock)
 

@@ -79,7 +79,7 @@ class RemoteRuntime(Runtime):
         self.tracing = make_tracing()
         self.counters: Counters | None = None
         self.endpoint = None
-        self.ring_listeners = set()
+        self.wake_listeners = set()
         self.worker: Worker | None = None
         self._backend: RemoteBackend | None = None
         self._source = _ServerResults(Client(self._address, self._token))

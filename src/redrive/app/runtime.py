@@ -120,7 +120,7 @@ class Runtime:
         self.notifications = desk.notifications
         self.schedules = desk.schedules
         self.views = desk.views
-        self.workflows = Workflows(store, clock, self.ring, app.registered_workflows)
+        self.workflows = Workflows(store, clock, self.wake_workers, app.registered_workflows)
         self.sinks = Sinks(store, clock)
         self.reaper = self.new_reaper(store)
         self.purger = self.new_purger(store)
@@ -139,7 +139,7 @@ class Runtime:
         self._one_suspect = asyncio.Lock()
         self._chores: list[asyncio.Task[None]] = []
         self._poll = math.inf
-        self.ring_listeners: set[Callable[[], None]] = set()
+        self.wake_listeners: set[Callable[[], None]] = set()
         self._delivers = False  # this process delivers messages although it has no worker
 
     def new_reaper(self, store: Store) -> chores.Reaper:
@@ -162,7 +162,7 @@ class Runtime:
             store,
             collect_schedules(self._app),
             worker=lambda: 0 if self.worker is None else self.worker.id,
-            on_start=self.ring,
+            on_start=self.wake_workers,
             punctual=int(_PUNCTUAL_INTERVALS * self._app.settings.chores * MICROS),
         )
 
@@ -227,7 +227,7 @@ class Runtime:
                 clock,
                 self._make_checker(store),
                 self._find_startable,
-                self.ring,
+                self.wake_workers,
                 int(self._app.settings.idempotency_retention * MICROS),
                 self._app.handlers.template,
                 caller,
@@ -489,17 +489,17 @@ class Runtime:
         """Return a context for starting runs, which gives the trace that they belong to, or None."""
         return nullcontext(current_traceparent()) if self.tracing is None else self.tracing.starting(workflow)
 
-    def ring(self) -> None:
+    def wake_workers(self) -> None:
         """Wake the worker of this process and remote workers, because there may be work."""
         if self.worker is not None:
             self.worker.wakeup.notify()
-        for listener in self.ring_listeners:
+        for listener in self.wake_listeners:
             listener()
 
     def wake_relays(self) -> None:
         """Wake the relays of this process that deliver published messages."""
         for relay in self._outbox_relays():
-            relay.ring()
+            relay.wake()
 
     def _outbox_relays(self) -> list[chores.Relay]:
         return [relay for relay in self.relays if relay.name not in SENDER_SINKS]
@@ -507,12 +507,12 @@ class Runtime:
     def wake_all_relays(self) -> None:
         """Wake all relays of this process, because there may be messages of any kind."""
         for relay in self.relays:
-            relay.ring()
+            relay.wake()
 
     def changed(self, run_id: str) -> None:
         """Look up a run that a user changed, and wake the worker."""
         self.results.poll_now(run_id)
-        self.ring()
+        self.wake_workers()
 
 
 def make_store(settings: Settings, clock: Clock) -> Store:

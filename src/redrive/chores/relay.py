@@ -47,7 +47,7 @@ _STOP_GRACE = 5.0  # seconds that a process that stops waits for deliveries unde
 
 
 class Relay:
-    """Delivers messages to one sink. `ring()` wakes it."""
+    """Delivers messages to one sink. `wake` makes it claim."""
 
     def __init__(
         self,
@@ -71,19 +71,19 @@ class Relay:
         deliverer = MessageDeliverer(store, clock, definition, rules, counters, tracing)
         self._queue = DeliveryQueue(definition, clock, deliverer, self._held)
         self._suspects = Suspects.LEAVE if definition.user_code else Suspects.TAKE
-        self._trial = SuspectTrial(definition.name, one_suspect or asyncio.Lock(), self._try_suspect, self.ring)
+        self._trial = SuspectTrial(definition.name, one_suspect or asyncio.Lock(), self._try_suspect, self.wake)
         self._slow: Timer | None = None
         self._claim_below = -1
-        self._rung = True
+        self._woken = True
         self._behind = True  # as far as is known, there are due messages that were not claimed
         self._changed = asyncio.Event()
         self._idle = False
         self._pausing = False
         self._next_at: int | None = None
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the relay, because there may be messages."""
-        self._rung = True
+        self._woken = True
         self._changed.set()
 
     @property
@@ -93,7 +93,7 @@ class Relay:
 
     @property
     def is_idle(self) -> bool:
-        """True while it waits for `ring`, or for time to pass."""
+        """True while it waits for `wake`, or for time to pass."""
         waits = self._idle and not self._changed.is_set()
         return self._pausing or (waits and not self._queue and not self.tasks)
 
@@ -125,10 +125,10 @@ class Relay:
         """Wait until the relay is woken or the next delivery is due."""
         left = math.inf if self._next_at is None else (self._next_at - self._store.now()) / MICROS
         wait = min(poll, max(left, 0.0))
-        timer = None if wait == math.inf else self._clock.call_later(wait, self.ring)
+        timer = None if wait == math.inf else self._clock.call_later(wait, self.wake)
         self._idle = True
         try:
-            while not self._rung:
+            while not self._woken:
                 self._changed.clear()
                 await self._changed.wait()
         finally:
@@ -138,22 +138,22 @@ class Relay:
 
     def _on_recorded(self, some_singly: bool) -> None:
         if some_singly and self._idle:
-            self._rung = True  # a failed message has a new due time, and those behind a delivered one may be due
+            self._woken = True  # a failed message has a new due time, and those behind a delivered one may be due
         self._changed.set()
 
     async def run_once(self) -> int:
         """Deliver until nothing more is due; return the number of delivered messages."""
         before = self._queue.delivered
-        self._rung = True
+        self._woken = True
         while True:
             self._changed.clear()
-            # Without a ring, it claims when half of its messages are recorded: others may have waited behind them.
-            due = self._rung or self._held.count <= self._claim_below
+            # Without being woken, it claims when half of its messages are recorded: others may have waited behind them.
+            due = self._woken or self._held.count <= self._claim_below
             room = self._held.count <= MAX_HELD_MESSAGES - CLAIM_BATCH and self._held.size < MAX_CLAIM_BYTES
             if due and room and not self._queue.stopped:
-                self._rung = False  # before the claim, so that a ring meanwhile is not lost
+                self._woken = False  # before the claim, so that a wake-up meanwhile is not lost
                 if await self._claim():
-                    self._rung = True
+                    self._woken = True
                 continue
             if not self._held.count and not self._trial.is_running:
                 return self._queue.delivered - before
@@ -279,7 +279,7 @@ class RelayForwarder:
                 if relay.name in bundle.sinks:
                     relay.take(bundle.id, items, began)
             if not complete or relay.name not in carrying:
-                relay.ring()
+                relay.wake()
 
 
 def _collect_bundles(published: Sequence[Settled]) -> tuple[list[tuple[Bundle, list[ClaimedDelivery]]], bool]:

@@ -49,7 +49,7 @@ def decide(
             return decide_wait.start_wait(outcome)
         case outcomes.WaitAnswered():
             return decide_wait.answer_wait(outcome)
-        case outcomes.WaitExpired():
+        case outcomes.WaitTimedOut():
             return decide_wait.expire_wait(outcome)
         case outcomes.EventsRefused():
             return decide_wait.set_events_aside(outcome)

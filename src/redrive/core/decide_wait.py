@@ -39,7 +39,7 @@ def answer_wait(outcome: outcomes.WaitAnswered) -> Transition:
     return replace(decided, uses=outcome.uses, ended_waits=(entry.index,))
 
 
-def expire_wait(outcome: outcomes.WaitExpired) -> Transition:
+def expire_wait(outcome: outcomes.WaitTimedOut) -> Transition:
     """Record that the limit of a wait has passed. The store refuses this if an event came first."""
     ending = build_wait_failure(outcome.place, outcome.limit)
     entry = build_entry(outcome.place, StepStatus.FAILED, done=outcome.done, failure=ending.to_json())

@@ -214,7 +214,7 @@ class WaitAnswered(_EntryOutcome, frozen=True, kw_only=True):
     resumes: bool = False
 
 
-class WaitExpired(_EntryOutcome, frozen=True, kw_only=True):
+class WaitTimedOut(_EntryOutcome, frozen=True, kw_only=True):
     """The limit of a wait has passed, and no fitting event came in time. `limit`: its length."""
 
     done: int
@@ -397,7 +397,7 @@ class LetterReopened(_RunOutcome, frozen=True, kw_only=True):
 
 Outcome: TypeAlias = (
     AttemptStarted | AttemptSucceeded | AttemptFailed | StepParked | EntryCancelled | ValueRecorded
-    | SleepStarted | SleepEnded | WaitStarted | WaitAnswered | WaitExpired | EventsRefused | StatusNoted
+    | SleepStarted | SleepEnded | WaitStarted | WaitAnswered | WaitTimedOut | EventsRefused | StatusNoted
     | RunIdle | WorkflowReturned | WorkflowFailed | StepReplayEnded | CodeDiverged
     | FollowUpsPlanned | ManualActionRequested | RollbackEnded | RunReleased | WorkerLost | DeadlinePassed
     | CancelRequested | LetterClosed | LetterReopened

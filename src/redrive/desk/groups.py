@@ -149,10 +149,10 @@ class GroupActions:
         self, fingerprint: str, *, to: str | None, by: str = "unknown", tenant: str | None = None
     ) -> FailureGroup:
         """Assign a cause to a user; `to=None` leaves it unassigned."""
-        owner = None if to is None else require_text("to", to)
+        assignee = None if to is None else require_text("to", to)
         row = await self._find_group(fingerprint, tenant)
-        line = self._audit_group(AuditEvent.GROUP_ASSIGNED, row, Actor(by), before=row.owner, after=owner)
-        await self._store.change_group(_make_change(row, GroupVerb.ASSIGN, line, owner=owner))
+        line = self._audit_group(AuditEvent.GROUP_ASSIGNED, row, Actor(by), before=row.owner, after=assignee)
+        await self._store.change_group(_make_change(row, GroupVerb.ASSIGN, line, owner=assignee))
         return await self.group(row.fingerprint, tenant=row.tenant)
 
     @operation("POST /workflow-dlq/groups/{fingerprint}/comment", Permission.NOTE, id="comment_group")

@@ -195,10 +195,10 @@ class DeadLetters(GroupActions, BulkActions):
     @operation("POST /workflow-dlq/{id}/assign", Permission.NOTE, id="assign_letter")
     async def assign(self, id: str, *, to: str | None, by: str = "unknown", tenant: str | None = None) -> DeadLetter:
         """Assign a letter to a user; `to=None` leaves it unassigned."""
-        owner = "" if to is None else require_text("to", to)
+        assignee = "" if to is None else require_text("to", to)
         letter = await self._find_letter(id, tenant)
         line = self._make_audit(AuditEvent.LETTER_ASSIGNED, letter, Actor(by), before=letter.owner, after=to)
-        return await self._write_triage(Triage(letter=letter.public_id, owner=owner, audit=line), tenant)
+        return await self._write_triage(Triage(letter=letter.public_id, owner=assignee, audit=line), tenant)
 
     @operation("POST /workflow-dlq/{id}/escalate", Permission.NOTE, id="escalate_letter")
     async def escalate(

@@ -79,13 +79,13 @@ class Blocked:
 
 
 class Outbox:
-    """Lists messages; retries and skips deliveries. `ring` wakes the relays of this process."""
+    """Lists messages; retries and skips deliveries. `wake_relays` wakes the relays of this process."""
 
-    def __init__(self, store: DeskStore, clock: Clock, presenter: Presenter, ring: Callable[[], None]) -> None:
+    def __init__(self, store: DeskStore, clock: Clock, presenter: Presenter, wake_relays: Callable[[], None]) -> None:
         self._store = store
         self._clock = clock
         self._presenter = presenter
-        self._ring = ring
+        self._wake_relays = wake_relays
 
     @operation("GET /outbox", Permission.LOOK, id="list_messages")
     async def list(
@@ -161,7 +161,7 @@ class Outbox:
         if not require_bool("dry_run", dry_run):
             audit = actor.make_audit(self._clock, _AUDIT_EVENTS[action], row.tenant, id)
             if await self._store.decide_deliveries(DeliveryDecision(message=id, choice=action, sink=sink, audit=audit)):
-                self._ring()
+                self._wake_relays()
         return await self.get(id, tenant=tenant)
 
     async def _find_message(self, id: str, tenant: str | None) -> MessageRow:

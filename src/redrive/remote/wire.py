@@ -279,7 +279,7 @@ OUTCOME_NAMES: dict[type[Any], str] = {
     outcomes.SleepEnded: "woke",
     outcomes.WaitStarted: "awaits",
     outcomes.WaitAnswered: "answered",
-    outcomes.WaitExpired: "unanswered",
+    outcomes.WaitTimedOut: "unanswered",
     outcomes.EventsRefused: "events_refused",
     outcomes.StatusNoted: "status",
     outcomes.RunIdle: "waits",

@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from redrive.store.tenant_view import TenantView
 
 LIMITS = wire.WorkerLimits(payload=1 << 20, body=16 << 20, batch=MAX_BATCH, claim=1000)
-MAX_WORKERS = 100
+MAX_WORKERS_PER_TOKEN = 100
 """Live workers of one token."""
 
-LONGEST_WAIT = 20.0
+LONGEST_POLL = 20.0
 """Seconds of a long poll: shorter than the time after which proxies close a connection."""
 
 # A shorter lease would expire between two heartbeats; a longer one would delay the recovery of the worker's runs.
@@ -97,7 +97,7 @@ class RemoteWorkers:
 
     async def wait(self, session: WorkerSession, seconds: float) -> bool:
         """Wait until there may be work for the worker, for some seconds at most."""
-        self._runtime().ring_listeners.add(self.polls.notify_all)
+        self._runtime().wake_listeners.add(self.polls.notify_all)
         return await self.polls.wait(session.kind, seconds)
 
     def close(self) -> None:
@@ -124,8 +124,8 @@ class RemoteWorkers:
         if tenant and (taken := await self._store.names_for_all(names)):
             reason = Reason(ReasonCode.WORKFLOW_NAME_TAKEN, names=tuple(taken[:20]))
             raise ProblemError(409, reason, code="name_taken", title="The name is taken")
-        if await self._store.count_remote_workers(principal.token) >= MAX_WORKERS:
-            reason = Reason(ReasonCode.TOO_MANY_WORKERS, most=MAX_WORKERS)
+        if await self._store.count_remote_workers(principal.token) >= MAX_WORKERS_PER_TOKEN:
+            reason = Reason(ReasonCode.TOO_MANY_WORKERS, most=MAX_WORKERS_PER_TOKEN)
             raise ProblemError(429, reason, headers={"Retry-After": "30"})
         new = NewWorker(
             name=call.name,
@@ -152,7 +152,7 @@ class RemoteWorkers:
             protocol=wire.PROTOCOL,
             now=self._store.now(),
             lease=new.lease,
-            wait=int(LONGEST_WAIT * MICROS),
+            wait=int(LONGEST_POLL * MICROS),
             limits=self.limits,
         )
 
@@ -298,7 +298,7 @@ class RemoteWorkers:
             if not each.kept or (change is not None and (change.take or change.release)):
                 session.views.pop(each.transition.run, None)
         if any(each.kept and _makes_due(each.transition) for each in settled):
-            self._runtime().ring()
+            self._runtime().wake_workers()
         return answer
 
     async def record_begun(self, session: WorkerSession, call: wire.Begun) -> None:
@@ -382,7 +382,7 @@ class RemoteWorkers:
             if each.claimed is not None:
                 self._remember(session, each.claimed)
         if any(each.new and each.claimed is None for each in started):
-            self._runtime().ring()
+            self._runtime().wake_workers()
         return started
 
     # -- circuits, code -------------------------------------------------------------------------------

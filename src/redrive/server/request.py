@@ -402,7 +402,7 @@ async def sign_out(request: Request, response: Response) -> None:
 
 def make_workflows_desk(context: RequestContext) -> Workflows:
     """Return the desk for workflows, which all tenants share."""
-    return Workflows(context.whole, context.clock, context.runtime.ring, tenant=context.one_tenant or "")
+    return Workflows(context.whole, context.clock, context.runtime.wake_workers, tenant=context.one_tenant or "")
 
 
 async def list_known_workflows(context: RequestContext) -> list[KnownWorkflow]:

@@ -39,7 +39,7 @@ CRASH_PERIOD = 3600 * MICROS
 CRASH_LOOP = 5
 """Crashes within that period from which on the cause lies in the code or the machine, not in a single accident."""
 
-MAX_WORKERS = 1000
+MAX_LISTED_WORKERS = 1000
 """The newest workers, of which `workers` returns the ended ones too: a crash loop makes thousands a day."""
 
 
@@ -439,7 +439,7 @@ class WorkerCalls:
 
     @read_call()
     async def workers(self, session: Session) -> list[WorkerRow]:
-        return [worker_row(row) for row in await session.rows(SQL["all_workers"], most=MAX_WORKERS)]
+        return [worker_row(row) for row in await session.rows(SQL["all_workers"], most=MAX_LISTED_WORKERS)]
 
     @read_call()
     async def known(self, session: Session, names: Sequence[str], *, tenant: str = "") -> list[CatalogueRow]:

@@ -73,10 +73,10 @@ class Circuits:
 
     def count_success(self, tenant: str, call: AdmittedCall) -> None:
         """Count a successful call in memory: a commit for each of them would slow down every step."""
-        place = (tenant, call.key)
-        before = self._successes.get(place)
+        circuit_key = (tenant, call.key)
+        before = self._successes.get(circuit_key)
         calls = 1 if before is None else before.calls + 1
-        self._successes[place] = SuccessCount(tenant, call.key, call.settings, calls, self._backend.now())
+        self._successes[circuit_key] = SuccessCount(tenant, call.key, call.settings, calls, self._backend.now())
 
     async def write_successes(self) -> None:
         """Write the successes that were counted since the last time; a store that does not answer gets them later."""
@@ -88,16 +88,16 @@ class Circuits:
             await self._backend.count_successes(list(counts.values()))
         except StoreError as error:
             log.warning("successes behind circuits could not be written: %s", error)
-            for place, each in counts.items():
-                newer = self._successes.get(place)
+            for circuit_key, each in counts.items():
+                newer = self._successes.get(circuit_key)
                 both = each if newer is None else replace(newer, calls=newer.calls + each.calls)
-                self._successes[place] = both
+                self._successes[circuit_key] = both
 
-    def generation_if_closed(self, place: CircuitKey) -> int | None:
+    def generation_if_closed(self, circuit_key: CircuitKey) -> int | None:
         """Return the generation under which a call may go out; None if the circuit may not be closed."""
-        if place in self._evaluating:
+        if circuit_key in self._evaluating:
             return None
-        row = self._rows.get(place)
+        row = self._rows.get(circuit_key)
         if row is None:
             return 0
         return row.generation if row.status is CircuitStatus.CLOSED else None
@@ -112,12 +112,12 @@ class Circuits:
 
     async def request_permit(self, ask: PermitRequest) -> Permit | None:
         """Ask whether to call a dependency that may be down; None if the circuit's state must be checked again."""
-        place = (ask.tenant, ask.key)
-        evaluating = self._evaluating.get(place)
+        circuit_key = (ask.tenant, ask.key)
+        evaluating = self._evaluating.get(circuit_key)
         if evaluating is not None:
             await asyncio.wait([evaluating])
             return None
-        row = self._rows.get(place)
+        row = self._rows.get(circuit_key)
         if row is not None and row.is_open:
             return Permit(admission=Admission.STAY_OUT, row=row)
         self.asking += 1
@@ -127,7 +127,7 @@ class Circuits:
             self.asking -= 1
         self.learn(permit.row)
         if permit.stale:
-            self.evaluate(place, ask.settings)
+            self.evaluate(circuit_key, ask.settings)
             return None
         return permit
 
@@ -137,22 +137,26 @@ class Circuits:
             for sample in settled.transition.samples:
                 self.evaluate((settled.transition.tenant, sample.key), sample.settings)
 
-    def evaluate(self, place: CircuitKey, settings: str) -> None:
+    def evaluate(self, circuit_key: CircuitKey, settings: str) -> None:
         """Begin to evaluate a circuit; it admits no call before that is done."""
-        if place in self._evaluating:
-            self._again.add(place)
+        if circuit_key in self._evaluating:
+            self._again.add(circuit_key)
         else:
-            self._evaluating[place] = asyncio.create_task(self._evaluate(place, settings), name="redrive circuit")
+            self._evaluating[circuit_key] = asyncio.create_task(
+                self._evaluate(circuit_key, settings), name="redrive circuit"
+            )
 
-    async def _evaluate(self, place: CircuitKey, settings: str) -> None:
+    async def _evaluate(self, circuit_key: CircuitKey, settings: str) -> None:
         try:
             while True:
-                self._again.discard(place)
-                row = await repeat_until_answered(lambda: self._backend.evaluate_circuit(place, settings), self._clock)
-                if place not in self._again:
+                self._again.discard(circuit_key)
+                row = await repeat_until_answered(
+                    lambda: self._backend.evaluate_circuit(circuit_key, settings), self._clock
+                )
+                if circuit_key not in self._again:
                     break
         finally:
-            del self._evaluating[place]
+            del self._evaluating[circuit_key]
         self.learn(row)
 
     @property
@@ -205,15 +209,15 @@ class Circuits:
             self._refreshing = loop.create_task(self.refresh_if_stale(), name="redrive circuits", context=empty)
         return self._refreshing
 
-    async def wait(self, place: CircuitKey) -> None:
+    async def wait(self, circuit_key: CircuitKey) -> None:
         """Wait until one more waiting branch may try: few at first, more with every second."""
-        queue = self._queues.setdefault(place, _WaitQueue(self._clock))
+        queue = self._queues.setdefault(circuit_key, _WaitQueue(self._clock))
         try:
-            await queue.wait(self._rows.get(place))
+            await queue.wait(self._rows.get(circuit_key))
         finally:
             if queue.is_empty:
                 queue.close()
-                self._queues.pop(place, None)
+                self._queues.pop(circuit_key, None)
 
     async def close(self) -> None:
         """Leave what is not evaluated yet to other workers."""
@@ -285,7 +289,7 @@ class _WaitQueue:
 class CircuitGate:
     """Admission of one step call by its circuit. `parked`: the journal shows the step as waiting for it."""
 
-    __slots__ = ("_execution", "_input", "_key", "_on_record", "_place", "_request", "_step", "parked")
+    __slots__ = ("_circuit_key", "_execution", "_input", "_on_record", "_place", "_request", "_step", "parked")
 
     def __init__(
         self, execution: Execution, step: Step[Any, Any], place: EntryRef, input: str, *, parked: bool
@@ -305,7 +309,7 @@ class CircuitGate:
             fence=claimed.fence,
             index=place.index,
         )
-        self._key: CircuitKey = (claimed.tenant, self._request.key)
+        self._circuit_key: CircuitKey = (claimed.tenant, self._request.key)
 
     @property
     def key(self) -> str:
@@ -320,7 +324,7 @@ class CircuitGate:
             with execution.waits.keep_awake():  # the run must not be parked while the store is asked
                 permit = await circuits.request_permit(request)
             await execution.ready()
-            generation = circuits.generation_if_closed(self._key)
+            generation = circuits.generation_if_closed(self._circuit_key)
             probe = False
             if generation is None:
                 if permit is None or permit.admission is Admission.CALL:
@@ -359,5 +363,5 @@ class CircuitGate:
                 raise RunDetached
         with execution.waits.count(self._place, made, math.inf, self._request.key):
             execution.order.recheck()
-            await execution.worker.circuits.wait(self._key)
+            await execution.worker.circuits.wait(self._circuit_key)
         await execution.ready()

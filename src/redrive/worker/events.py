@@ -24,13 +24,12 @@ from redrive.clock import MICROS
 from redrive.core.decide_wait import build_wait_failure
 from redrive.core.events import OpenWait, Wait, WaitMode, WaitState, encode_answer, match_events
 from redrive.core.failure_reason import FailureReason
-from redrive.core.outcomes import EntryCancelled, EntryRef, EventsRefused, WaitAnswered, WaitExpired, WaitStarted
+from redrive.core.outcomes import EntryCancelled, EntryRef, EventsRefused, WaitAnswered, WaitStarted, WaitTimedOut
 from redrive.core.payload import Signature
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import EventUse
 from redrive.duration import to_datetime
-from redrive.errors import ConfigurationError, PayloadError, RunDetached
-from redrive.errors import WaitExpired as WaitExpiredError
+from redrive.errors import ConfigurationError, PayloadError, RunDetached, WaitExpired
 from redrive.reasons import Reason
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.store import repeat_until_answered
@@ -164,7 +163,7 @@ class EventWaits:
         if request.default is not NO_DEFAULT:
             return request.default
         self._execution.requests.step_failed(ending, place, 1)
-        raise WaitExpiredError(str(ending.reason), key=place.key)
+        raise WaitExpired(str(ending.reason), key=place.key)
 
     async def _wait_live(self, request: WaitRequest, place: EntryRef, entry: EntryRow | None) -> Any:
         execution = self._execution
@@ -292,7 +291,7 @@ class EventWaits:
         execution, place = self._execution, live.place
         limit = int((live.request.timeout or 0) * MICROS)
         done, resumes = execution.journal.new_done_number(), execution.waits.wake_up()
-        outcome = WaitExpired(run=execution.view, place=place, done=done, seen=self.seen, limit=limit, resumes=resumes)
+        outcome = WaitTimedOut(run=execution.view, place=place, done=done, seen=self.seen, limit=limit, resumes=resumes)
         settled = await execution.submit(outcome)
         if not settled.kept:
             if resumes:

@@ -46,7 +46,7 @@ def test_a_url_is_shown_without_its_password() -> None:
 )
 def test_the_notifier_needs_a_direct_connection(query: str, bell: str | None) -> None:
     address = parse_url(f"postgresql://u@pool:6432/db{query}")
-    assert address.bell == bell
+    assert address.listen_url == bell
     assert address.pooled == ("cache_size=0" in query)
 
 

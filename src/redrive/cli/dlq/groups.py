@@ -139,9 +139,9 @@ async def assign(app: Redrive, fingerprint: str, to: str | None, unassign: bool,
     """
     if to is not None and unassign:
         raise UsageError("--to and --unassign exclude each other")
-    owner = None if unassign else change.by if to is None else to
-    verb = f"assign {fingerprint} to {owner}" if owner else f"unassign {fingerprint}"
-    return await _change(app, fingerprint, change, "assign_group", verb, to=owner)
+    assignee = None if unassign else change.by if to is None else to
+    verb = f"assign {fingerprint} to {assignee}" if assignee else f"unassign {fingerprint}"
+    return await _change(app, fingerprint, change, "assign_group", verb, to=assignee)
 
 
 @change_command(groups, _FINGERPRINT_ARGUMENT, click.argument("text", metavar="TEXT"))

@@ -43,9 +43,11 @@ def assign(
         raise UsageError("--to and --unassign exclude each other")
     if to is not None and not to.strip():  # a script gives this when its variable is not set
         raise UsageError("--to is empty: give a name, leave --to out to take it yourself, or give --unassign")
-    owner = None if unassign else change.by if to is None else to
-    verb, details = ("assign", f" to {owner}") if owner else ("unassign", "")
-    _change_letters(target, ids, change, output, "assign", {"to": owner}, verb=verb, past=f"{verb}ed", details=details)
+    assignee = None if unassign else change.by if to is None else to
+    verb, details = ("assign", f" to {assignee}") if assignee else ("unassign", "")
+    _change_letters(
+        target, ids, change, output, "assign", {"to": assignee}, verb=verb, past=f"{verb}ed", details=details
+    )
 
 
 @click.command()

@@ -43,7 +43,7 @@ from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.workers import CRASH_LOOP
 
 workflow_routes = make_page_router()
-_MAX_WORKERS = 200
+_MAX_SHOWN_WORKERS = 200
 _MAX_COUNTED_RUNS = 1_000
 _MAX_COUNTED_LETTERS = 100
 _RECENT_RUNS = 10
@@ -278,8 +278,8 @@ async def list_workers(request: Request, context: Context) -> Response:
     return await render_page(
         request,
         "workers.html",
-        workers=workers[:_MAX_WORKERS],
-        hidden=max(0, len(workers) - _MAX_WORKERS),
+        workers=workers[:_MAX_SHOWN_WORKERS],
+        hidden=max(0, len(workers) - _MAX_SHOWN_WORKERS),
         crashes=sum(worker.recent for worker in workers),
         loop=CRASH_LOOP,
     )

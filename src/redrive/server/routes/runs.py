@@ -42,7 +42,7 @@ from redrive.store.runs import RunRow
 run_routes = make_router("runs")
 saga_routes = make_router("rollbacks")
 StepName = Annotated[str, Path(pattern=r"^[^\x00-\x1f]{1,1000}$", description="A step's name or key.")]
-_LONGEST_WAIT = 20.0  # seconds
+_MAX_RESULT_WAIT = 20.0  # seconds
 _START_TIMES = ("delay", "deadline", "timeout", "step_timeout", "heartbeat_timeout")
 _START_OPTIONS = frozenset({*_START_TIMES, "priority", "queue", "correlation_id", "on_failure", "failure_queue"})
 
@@ -161,7 +161,7 @@ async def list_results(context: Context, body: ResultsBody) -> RunEnds:
 async def get_result(context: Context, id: Id, wait: Annotated[str, Query(max_length=20)] = "0s") -> RunEnd:
     """Return the status of a run, with its result if it has ended. With `wait`, up to 20 s, wait for its end."""
     try:
-        seconds = min(parse_duration(wait, "wait"), _LONGEST_WAIT)
+        seconds = min(parse_duration(wait, "wait"), _MAX_RESULT_WAIT)
     except ConfigurationError as error:  # the text is the caller's
         raise InputError(Reason.of_error(error)) from None
     row = await context.view.run(id)

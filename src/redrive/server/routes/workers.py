@@ -16,7 +16,7 @@ from redrive.core.roles import Permission, Principal
 from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.remote import wire
-from redrive.server.remote_workers import LONGEST_WAIT, RemoteWorkers, WorkerSession
+from redrive.server.remote_workers import LONGEST_POLL, RemoteWorkers, WorkerSession
 from redrive.server.request import check_permissions, get_service, load_principal, request_address
 from redrive.server.worker_checks import decode_body, refuse_protocol
 from redrive.settings import API_PREFIX
@@ -109,7 +109,7 @@ async def claim_runs(request: Request, principal: Worker, session: Session) -> R
 async def wait_for_work(request: Request, principal: Worker, session: Session) -> Response:
     """Wait until there may be due runs, for at most 20 seconds."""
     call = await _read(request, wire.WaitCall)
-    due = await _get_workers(request).wait(session, min(call.wait / MICROS, LONGEST_WAIT))
+    due = await _get_workers(request).wait(session, min(call.wait / MICROS, LONGEST_POLL))
     now = get_service(request).app.runtime.store.now()
     return _answer(wire.WaitReply(due=due, now=now))
 

@@ -34,8 +34,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A database, the schema in it, and how many connections to keep.
 
     `pooled`: the URL leads to a pooler in transaction mode, so a connection keeps no settings between transactions.
-    `bell` is the URL of a direct connection for LISTEN, or None. `rings`: this process sends NOTIFY, which works
-    through a pooler as well.
+    `listen_url` is the URL of a direct connection for LISTEN, or None. `notifies`: this process sends NOTIFY, which
+    works through a pooler as well.
     """
 
     url: str
@@ -43,8 +43,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     schema: str = "redrive"
     pool_size: int = 10
     pooled: bool = False
-    bell: str | None = None
-    rings: bool = True
+    listen_url: str | None = None
+    notifies: bool = True
 
 
 def parse_url(url: str) -> Address:
@@ -71,8 +71,8 @@ def parse_url(url: str) -> Address:
         schema=schema,
         pool_size=_parse_number(ours, "pool_size", 10, least=2),
         pooled=pooled,
-        bell=_listen_url(ours.get("bell"), plain, pooled),
-        rings=ours.get("bell") != "off",
+        listen_url=_listen_url(ours.get("bell"), plain, pooled),
+        notifies=ours.get("bell") != "off",
     )
 
 

@@ -190,7 +190,7 @@ class ChangeNotifier:
 
     def open(self) -> None:
         """Start listening, if there is a direct connection to listen on."""
-        if self._address.bell is not None:
+        if self._address.listen_url is not None:
             self._listening = asyncio.create_task(self._listen(), name="redrive listener")
 
     async def close(self) -> None:
@@ -203,7 +203,7 @@ class ChangeNotifier:
 
     def notify(self) -> None:
         """Notify other processes soon that there may be work."""
-        if not self._address.rings:
+        if not self._address.notifies:
             return
         if self._notifying is not None and not self._notifying.done():
             self._again = True
@@ -227,7 +227,7 @@ class ChangeNotifier:
         while True:
             con: asyncpg.Connection | None = None
             try:
-                con = await connect(self._address, {}, url=self._address.bell)
+                con = await connect(self._address, {}, url=self._address.listen_url)
                 self._lost.clear()
                 con.add_termination_listener(lambda _: self._lost.set())
                 await con.add_listener(self._channel, self._on_notify)

@@ -32,7 +32,7 @@ _PLAN_LIFETIME = MICROS // 10
 _STATEMENTS = (
     "set_end", "clear_suspicion", "set_version", "put_result", "put_entry", "close_entries", "drop_waits",
     "end_wait", "put_wait", "use_event", "put_note", "put_attempt",
-    "put_letter", "put_letter_texts", "insert_circuit_if_new", "put_mark", "drop_probe", "put_audit",
+    "put_letter", "put_letter_texts", "insert_circuit_if_new", "put_sample", "drop_probe", "put_audit",
 )  # fmt: skip
 
 
@@ -84,7 +84,7 @@ class TransitionRows:
             if sample.good is not None:
                 key = (transition.run, sample.index, sample.attempt, transition.fence)
                 values = (*circuit, sample.generation, sample.good, sample.category, now)
-                self._rows["put_mark"].append((*key, *values))
+                self._rows["put_sample"].append((*key, *values))
             if sample.probe:
                 self._rows["drop_probe"].append(
                     (*circuit, sample.generation, transition.run, transition.fence, sample.index)

@@ -1476,7 +1476,7 @@ BEGIN
 END $body$;
 
 -- Write what circuits learn from calls that ended: `kept` tells which of the transitions were applied.
-CREATE FUNCTION redrive.mark_circuits(
+CREATE FUNCTION redrive.sample_circuits(
     now bigint, runs bigint[], fences bigint[], kept boolean[], told json, OUT done boolean)
 LANGUAGE plpgsql VOLATILE
 AS $body$
@@ -1490,16 +1490,16 @@ BEGIN
     -- insert_circuit_if_new
     INSERT INTO redrive.circuits (tenant, key, status, generation, version, wave, next_wave_at, settings, changed_at)
     SELECT DISTINCT ON (n.tenant COLLATE "C", n.key COLLATE "C")
-           n.tenant, n.key, 'CLOSED', 0, 1, 0, 0, n.settings, mark_circuits.now
+           n.tenant, n.key, 'CLOSED', 0, 1, 0, 0, n.settings, sample_circuits.now
     FROM json_to_recordset(told -> 'samples') AS n (t integer, tenant text, key text, settings text)
     WHERE kept[n.t]
     ORDER BY n.tenant COLLATE "C", n.key COLLATE "C"
     ON CONFLICT (tenant, key) DO NOTHING;
 
-    -- put_mark
+    -- put_sample
     INSERT INTO redrive.circuit_samples (run, idx, attempt, fence, tenant, key, generation, good, category, at)
-    SELECT mark_circuits.runs[n.t], n.index, n.attempt, COALESCE(fences[n.t], fences[1]), n.tenant, n.key,
-           n.generation, CASE WHEN n.good THEN 1 ELSE 0 END, n.category, mark_circuits.now
+    SELECT sample_circuits.runs[n.t], n.index, n.attempt, COALESCE(fences[n.t], fences[1]), n.tenant, n.key,
+           n.generation, CASE WHEN n.good THEN 1 ELSE 0 END, n.category, sample_circuits.now
     FROM json_to_recordset(told -> 'samples') AS n (
         t integer, tenant text, key text, generation integer, index integer, attempt integer, good boolean,
         category text)
@@ -1511,7 +1511,7 @@ BEGIN
     USING json_to_recordset(told -> 'samples') AS n (
         t integer, tenant text, key text, generation integer, index integer, probe boolean)
     WHERE kept[n.t] AND n.probe AND p.tenant = n.tenant AND p.key = n.key AND p.generation = n.generation
-      AND p.run = mark_circuits.runs[n.t] AND p.fence = COALESCE(fences[n.t], fences[1]) AND p.idx = n.index;
+      AND p.run = sample_circuits.runs[n.t] AND p.fence = COALESCE(fences[n.t], fences[1]) AND p.idx = n.index;
 END $body$;
 
 -- Write the messages of a batch of transitions: `kept` tells which of those were applied. The carriers `c_sink` of

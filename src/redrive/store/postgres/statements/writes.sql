@@ -2,7 +2,7 @@
 -- that the SQLite store uses: fences, open_attempt, change_run, clear_suspicion, set_version, put_result,
 -- put_entry, close_entries, expired_wait, end_wait, put_wait, use_event, put_note, put_attempt, put_letter. The rest is in `begin_runs`, which does what `start` does, and in
 -- `decide_on_letters`: reopen_run, edit_input, supersede, loosen, move_letter, end_replay, put_replay, put_audit;
--- and in `mark_circuits`: insert_circuit_if_new, put_mark, drop_probe; messages in
+-- and in `sample_circuits`: insert_circuit_if_new, put_sample, drop_probe; messages in
 -- `publish_bundled`: last_message, messages_between, sinks_for, put_message, put_bundle, put_delivery, clear_bundles.
 
 -- name: apply
@@ -41,7 +41,7 @@ FROM redrive.record(
 -- before letters change, because a letter may move to a new run.
 SELECT applied.now, applied.kept,
        redrive.decide_on_letters(applied.now, :runs, applied.kept, CAST(:told AS json)),
-       redrive.mark_circuits(applied.now, :runs, :fences, applied.kept, CAST(:told AS json)),
+       redrive.sample_circuits(applied.now, :runs, :fences, applied.kept, CAST(:told AS json)),
        redrive.publish_bundled(
            applied.now, applied.kept, CAST(:m_t AS integer[]), CAST(:m_public_id AS text[]), CAST(:m_tenant AS text[]),
            CAST(:m_topic AS text[]), CAST(:m_key AS text[]), CAST(:m_run_id AS text[]),

@@ -243,7 +243,7 @@ INSERT INTO circuits (tenant, key, status, generation, version, wave, next_wave_
 VALUES (?, ?, 'CLOSED', 0, 1, 0, 0, ?, ?)
 ON CONFLICT (tenant, key) DO NOTHING;
 
--- name: put_mark
+-- name: put_sample
 -- Insert the result of a call that a circuit admitted; a repeat changes nothing.
 INSERT INTO circuit_samples (run, idx, attempt, fence, tenant, key, generation, good, category, at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
