@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from bench.cpu import Cpu
@@ -121,10 +121,11 @@ class Nothing:
     async def subscribed(self, topics: Sequence[str]) -> frozenset[str]:
         return frozenset()
 
-    async def _refuse(self, *_: object) -> None:
-        raise AssertionError("this benchmark needs no such call")
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
+        async def refuse(*_: object) -> None:
+            raise AssertionError(f"this benchmark needs no call of {name!r}")
 
-    journal = attempts = permit = circuits_changed_since = count_successes = transaction = _refuse
+        return refuse
 
     def _claimed(self, id: int) -> ClaimedRun:
         return ClaimedRun(
