@@ -32,14 +32,21 @@ from redrive.server.pages.overview import overview_routes
 from redrive.server.pages.render import static_routes
 from redrive.server.pages.replay import replay_routes
 from redrive.server.pages.runs import run_routes as run_pages
+from redrive.server.pages.search import search_routes
 from redrive.server.pages.workflows import workflow_routes
 from redrive.server.problems import PROBLEM_MEDIA_TYPE, Problem
 from redrive.server.request import Service, check_permissions, get_context, get_service, identify_sender
 from redrive.server.routes.accounts import account_routes
+from redrive.server.routes.desk import (
+    circuit_routes,
+    notification_routes,
+    outbox_routes,
+    schedule_routes,
+    settings_routes,
+    view_routes,
+)
 from redrive.server.routes.letters import bulk_routes, letter_routes
-from redrive.server.routes.operations import circuit_routes, notification_routes, outbox_routes, schedule_routes
 from redrive.server.routes.runs import run_routes, saga_routes
-from redrive.server.routes.settings import settings_routes, view_routes
 from redrive.server.routes.workers import worker_routes
 from redrive.settings import API_PREFIX, PAGES_PREFIX
 
@@ -199,7 +206,7 @@ API_ROUTES = (
 
 PAGE_ROUTES = (
     *(session_routes, static_routes, overview_routes, cause_routes, letter_pages, replay_routes, bulk_pages, run_pages),
-    *(event_routes, operations_routes, workflow_routes, activity_routes, members_routes, list_routes),
+    *(event_routes, operations_routes, workflow_routes, activity_routes, members_routes, list_routes, search_routes),
 )
 
 

@@ -10,7 +10,7 @@ from html import unescape
 from pages_kit import Looked, of_role, once
 from server_kit import World
 
-from redrive.server.pages.display import CHART_RANGES, plot_chart, plot_failures, plot_sparkline
+from redrive.server.pages.charts import CHART_RANGES, plot_chart, plot_failures, plot_sparkline
 
 NOON = datetime(2026, 3, 2, 12, 30, tzinfo=UTC)
 

@@ -17,7 +17,7 @@ from server_kit import World, opened
 from redrive.core.audit import AuditEvent
 from redrive.policy import RetryPolicy
 from redrive.server.pages.activity import EVENT_KINDS
-from redrive.server.pages.display import ROLES
+from redrive.server.pages.labels import ROLES
 from redrive.store.settings import NewSchedule
 from redrive.store.workers import Catalogue, NewWorker
 

@@ -13,20 +13,19 @@ from fastapi.responses import Response
 
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
-from redrive.core.schedule import Rate, parse_rate
 from redrive.desk.bulk import BulkAction, DryRunOfMany
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.server.pages import letters
-from redrive.server.pages.display import CODES, FILTERS
 from redrive.server.pages.forms import ACTION_FIELD, CHECK_ACTION, Form, SentForm, make_page_router, redirect_to
+from redrive.server.pages.labels import CODES, FILTERS
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.replay_form import OUTPUT_MODES, ReplayForm, read_replay_form
 from redrive.server.pages.translations import N, Translator
 from redrive.server.request import Context, RequestContext, requires
 from redrive.server.routes.common import Id
-from redrive.store.bulk import BulkItemStatus
+from redrive.store.bulk import BulkItemStatus, Rate, parse_rate
 from redrive.store.filters import LetterFilter
 
 bulk_routes = make_page_router()

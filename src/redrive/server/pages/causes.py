@@ -17,7 +17,7 @@ from redrive.desk.saved_views import SavedView
 from redrive.duration import to_datetime
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.pages.display import CHART_RANGES, Chart, plot_failures
+from redrive.server.pages.charts import CHART_RANGES, Chart, plot_failures
 from redrive.server.pages.forms import Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.translations import N

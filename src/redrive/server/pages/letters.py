@@ -22,7 +22,7 @@ from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages import lists
 from redrive.server.pages.causes import CAUSES_PATH, render_causes
-from redrive.server.pages.display import plot_waterfall
+from redrive.server.pages.charts import plot_waterfall
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import add_list_columns, make_view, render_page
 from redrive.server.pages.translations import N

@@ -1,4 +1,4 @@
-"""Lists of the dashboard: filters and pages in the address, export as a file, saved views, and the search."""
+"""Lists of the dashboard: filters and pages in the address, export as a file, and saved views."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import io
 import json
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
@@ -15,21 +14,17 @@ from urllib.parse import urlencode
 import msgspec
 from fastapi import Request
 from fastapi.encoders import jsonable_encoder
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
-from redrive.core.idempotency import run_id_of_letter
 from redrive.core.roles import Permission
-from redrive.core.run_options import RunOptions
-from redrive.core.states import LetterStatus
 from redrive.desk.saved_views import ListName, SavedView
 from redrive.duration import parse_past_time, to_datetime
-from redrive.errors import InputError, NotFound
+from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
-from redrive.server.pages.render import make_view, render_page
+from redrive.server.pages.render import make_view
 from redrive.server.pages.translations import N
 from redrive.server.request import Context, RequestContext, requires
-from redrive.server.routes.common import hides_index
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 from redrive.store.list_query import MAX_PAGE_SIZE, OLDEST_CURSOR, ListTotal, Page, iterate_pages
 
@@ -370,94 +365,3 @@ def _add_view_routes(save: str, remove: str, permission: Permission, *, shared: 
 
 _add_view_routes("/views", "/views/remove", Permission.LOOK, shared=False)
 _add_view_routes("/views/share", "/views/unshare", Permission.NOTE, shared=True)
-
-
-_MAX_HITS = 10  # of one kind on the page of results
-_MAX_SUGGESTIONS = 8
-_MAX_CAUSES_SEARCHED = 200
-_MIN_SUGGESTED, _MAX_SUGGESTION_LENGTH, _MAX_SEARCH_LENGTH = 2, 80, 200  # characters
-
-
-class SearchHits(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of a search. `all_runs` are the query parameters of the list with all the runs."""
-
-    runs: Page[Any]
-    letters: Page[Any]
-    groups: list[Any]
-    references: list[str]
-    workflows: list[str]
-    all_runs: dict[str, str]
-
-    @property
-    def empty(self) -> bool:
-        return not (self.runs.items or self.letters.items or self.groups or self.references or self.workflows)
-
-
-@list_routes.get("/search", **requires(Permission.LOOK))
-async def search(request: Request, context: Context) -> Response:
-    """Show everything that a text leads to: runs, failures, causes, references and workflows."""
-    text = _read_search(request)
-    return await render_page(request, "search.html", q=text, hits=await find_hits(context, text) if text else None)
-
-
-@list_routes.get("/search/suggestions", **requires(Permission.LOOK))
-async def suggest(request: Request, context: Context) -> Response:
-    """Return texts that complete what is typed into the search field."""
-    text, found = _read_search(request), list[str]()
-    if len(text) >= _MIN_SUGGESTED:
-        causes = await _find_groups(context, text)
-        found += await _find_workflows(context, text)
-        found += await context.view.references(text, tenant=context.one_tenant, most=_MAX_SUGGESTIONS)
-        found += [(group.error or group.message or "")[:_MAX_SUGGESTION_LENGTH] for group in causes]
-    return JSONResponse(list(dict.fromkeys(found))[:_MAX_SUGGESTIONS])
-
-
-def _read_search(request: Request) -> str:
-    return request.query_params.get("q", "").replace("\0", "").strip()[:_MAX_SEARCH_LENGTH]
-
-
-async def find_hits(context: RequestContext, text: str) -> SearchHits:
-    """Search by id, reference, search field, error message, and the names of workflows, at a bounded cost."""
-    runs, all_runs = await _find_runs(context, text)
-    letters: Page[Any] = Page([], None, None)
-    # The search covers redacted values: the number of matches would reveal them bit by bit.
-    if context.principal.may(Permission.SEE_PAYLOADS):
-        where = LetterFilter(text=text, status=LetterStatus.OPEN)
-        letters = await context.desk.dlq.list(where, limit=_MAX_HITS)
-    known = await context.view.references(text, tenant=context.one_tenant, most=_MAX_HITS)
-    return SearchHits(
-        runs=runs,
-        letters=letters,
-        groups=(await _find_groups(context, text))[:_MAX_HITS],
-        references=[each for each in known if each != text],
-        workflows=(await _find_workflows(context, text))[:_MAX_HITS],
-        all_runs=all_runs,
-    )
-
-
-async def _find_runs(context: RequestContext, text: str) -> tuple[Page[Any], dict[str, str]]:
-    """Return the run with an id, or else those with a reference or with a value in a search field."""
-    desk = context.desk.runs
-    with suppress(NotFound):
-        return Page([await desk.get(run_id_of_letter(text))], None, None), {}
-    found = await desk.list(RunFilter(correlation_id=text), limit=_MAX_HITS)
-    if found.items:
-        return found, {"correlation_id": text}
-    fields = {field for item in await context.view.workflows() for field in RunOptions.from_json(item.options).index}
-    for field in sorted(field for field in fields if not hides_index(context, field, text))[:_MAX_HITS]:
-        found = await desk.list(RunFilter(index={field: text}), limit=_MAX_HITS)
-        if found.items:
-            return found, {"index": f"{field}:{text}"}
-    return found, {}
-
-
-async def _find_groups(context: RequestContext, text: str) -> list[Any]:
-    """Return the causes whose message, as it is shown, contains the text."""
-    wanted = text.casefold()
-    groups = await context.desk.dlq.groups(context.one_tenant, limit=_MAX_CAUSES_SEARCHED)
-    shown = ((group, (group.error or "", group.message or "", *group.steps)) for group in groups.items)
-    return [group for group, texts in shown if any(wanted in each.casefold() for each in texts)]
-
-
-async def _find_workflows(context: RequestContext, text: str) -> list[str]:
-    return [item.name for item in await context.view.workflows() if text.casefold() in item.name.casefold()]

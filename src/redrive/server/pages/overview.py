@@ -17,7 +17,7 @@ from redrive.desk.overview import MAX_COUNTED_RUNS, load_overview
 from redrive.desk.settings import WorkerState
 from redrive.duration import to_datetime
 from redrive.server.pages.causes import chart_failures, find_highest_trend, read_range
-from redrive.server.pages.display import CHART_RANGES, plot_slots
+from redrive.server.pages.charts import CHART_RANGES, plot_slots
 from redrive.server.pages.forms import make_page_router
 from redrive.server.pages.render import render_page
 from redrive.server.pages.translations import N

@@ -29,7 +29,7 @@ from redrive.desk.preview import DryRun
 from redrive.duration import to_datetime
 from redrive.errors import NotFound, StoreError
 from redrive.reasons import Reason, ReasonCode, render
-from redrive.server.pages import display, translations
+from redrive.server.pages import charts, labels, translations
 from redrive.server.pages.forms import PAGE_FIELD, Form, RefusedForm
 from redrive.server.pages.translations import CATALOGUES, LANGUAGES, N, Translator, choose_language
 from redrive.server.request import RequestContext, get_service, uses_https
@@ -151,11 +151,11 @@ _environment = Environment(
     auto_reload=False,
 )
 _environment.globals |= {
-    "pictures": display,
+    "charts": charts,
     "LANGUAGES": LANGUAGES,
     "P": Permission,
-    "labels": display,
-    "KINDS": display.KINDS,
+    "labels": labels,
+    "KINDS": labels.KINDS,
     "FIXABLE_BY_EDIT": FIXABLE_BY_EDIT,
     "ALL_TENANTS": ALL_TENANTS,
     "LIST_COLUMNS": LIST_COLUMNS,
@@ -223,7 +223,7 @@ class PageView:
     @staticmethod
     def find_role(permission: Permission) -> str:
         """Return the label of the lowest role that has a permission, so that a page can say whom to ask."""
-        return display.ROLES[find_lowest_role(permission).value]
+        return labels.ROLES[find_lowest_role(permission).value]
 
     @property
     def tenant(self) -> str:
@@ -326,10 +326,10 @@ class PageView:
 
     def format_ago(self, when: datetime) -> str:
         """Return how long ago a time was, or how far ahead it is."""
-        return display.format_relative_time(self.t, (self.now - when).total_seconds())
+        return labels.format_relative_time(self.t, (self.now - when).total_seconds())
 
     def format_span(self, seconds: float | None) -> str:
-        return display.format_span(self.t, seconds)
+        return labels.format_span(self.t, seconds)
 
     def render_reason(self, reason: Reason | str | None) -> Markup:
         """Return a reason in the user's language; free text stays as it is, marked as English."""

@@ -1,0 +1,231 @@
+"""Labels of states, codes and modes, and formatted durations.
+
+A state has a text, a tone (its colour) and an icon, so that it is not shown by colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import msgspec
+
+from redrive.core.states import EntryKind
+from redrive.desk.models import AttemptRecord
+from redrive.server.pages.translations import N, Translator
+
+
+class StateLabel(msgspec.Struct, frozen=True, gc=False):
+    """The text, tone and icon of a state."""
+
+    text: str
+    tone: str
+    icon: str
+
+
+STATES = {
+    "PENDING": StateLabel(N("Queued"), "wait", "clock"),
+    "RUNNING": StateLabel(N("Running"), "work", "play"),
+    "SLEEPING": StateLabel(N("Waiting"), "wait", "moon"),
+    "UNREAD": StateLabel(N("Unread"), "wait", "clock"),
+    "TAKEN": StateLabel(N("Taken"), "good", "check"),
+    "SET_ASIDE": StateLabel(N("Set aside"), "bad", "alert"),
+    "COMPENSATING": StateLabel(N("Rolling back"), "work", "undo"),
+    "SUCCESS": StateLabel(N("Succeeded"), "good", "check"),
+    "PARTIAL": StateLabel(N("Partly done"), "warn", "half"),
+    "FAILED": StateLabel(N("Failed"), "bad", "cross"),
+    "DLQ_PENDING": StateLabel(N("Needs attention"), "bad", "letter"),
+    "TIMED_OUT": StateLabel(N("Timed out"), "bad", "clock"),
+    "CANCELLED": StateLabel(N("Cancelled"), "off", "ban"),
+    "COMPENSATED": StateLabel(N("Rolled back"), "off", "undo"),
+    "RETRYING": StateLabel(N("Retrying"), "warn", "again"),
+    "DLQ": StateLabel(N("Failed"), "bad", "letter"),
+    "SKIPPED": StateLabel(N("Skipped"), "off", "skip"),
+    "OPEN": StateLabel(N("Unresolved"), "bad", "alert"),
+    "REPLAYING": StateLabel(N("Retrying"), "work", "again"),
+    "RESOLVED": StateLabel(N("Resolved"), "good", "check"),
+    "IGNORED": StateLabel(N("Ignored"), "off", "ban"),
+    "EXPIRED": StateLabel(N("Expired"), "off", "clock"),
+    "DELIVERED": StateLabel(N("Delivered"), "good", "check"),
+    "DEAD": StateLabel(N("Not delivered"), "bad", "cross"),
+    "CLOSED": StateLabel(N("Closed"), "good", "check"),
+    "HALF_OPEN": StateLabel(N("Testing"), "warn", "half"),
+    "DONE": StateLabel(N("Done"), "good", "check"),
+    "STOPPED": StateLabel(N("Stopped"), "off", "ban"),
+    "PAUSED": StateLabel(N("Paused"), "wait", "pause"),
+    "CRASHED": StateLabel(N("Crashed"), "bad", "alert"),
+    "LOST": StateLabel(N("Worker crashed"), "warn", "cross"),
+    "RELEASED": StateLabel(N("Returned to queue"), "off", "undo"),
+    "PARKED": StateLabel(N("On hold"), "wait", "pause"),
+}
+DELIVERY_STATES = {
+    "DEAD": N("Not delivered"),
+    "PENDING": N("Waiting"),
+    "DELIVERED": N("Delivered"),
+    "SKIPPED": N("Skipped"),
+}
+CIRCUIT_STATES = {"CLOSED": N("Closed"), "OPEN": N("Open"), "HALF_OPEN": N("Testing")}
+ROLES = {
+    "OWNER": N("Owner"),
+    "ADMIN": N("Administrator"),
+    "STAFF": N("Staff"),
+    "VIEWER": N("Viewer"),
+    "WORKER": N("Remote worker"),
+}
+STAGES = {
+    "input": N("Reading the input"),
+    "fetch": N("Loading code and data"),
+    "exec": N("Running the step"),
+    "output": N("Saving the result"),
+    "commit": N("Committing"),
+}
+CODES = {
+    "compensation_failed": N("Rollback failed"),
+    "infrastructure_failure": N("Worker crashed"),
+    "parse_error": N("Unreadable input"),
+    "validation_failed": N("Invalid data"),
+    "policy_violation": N("Rule violated"),
+    "timeout": N("Timed out"),
+    "exhausted_retries": N("Retries exhausted"),
+    "dependency_unavailable": N("Service down"),
+    "non_retryable": N("Not retryable"),
+}
+CODE_EXPLANATIONS = {
+    "compensation_failed": N("The rollback failed as well."),
+    "infrastructure_failure": N("The worker crashed, or the database failed."),
+    "parse_error": N("The input cannot be read."),
+    "validation_failed": N("Some of the data is invalid. Correct it and retry."),
+    "policy_violation": N("The code or the data broke a rule. Ask a developer."),
+    "timeout": N("It exceeded its time limit."),
+    "exhausted_retries": N("The only attempt failed.|All {n} attempts failed."),
+    "dependency_unavailable": N("A service it depends on did not respond."),
+    "non_retryable": N("Retrying will not help with this error."),
+}
+MODES: dict[str, tuple[str, str]] = {
+    "FROM_FAILED": (
+        N("Resume from the failed step"),
+        N("Completed steps are kept. The failed step runs again, then the remaining steps."),
+    ),
+    "FROM_STEP": (
+        N("Resume from an earlier step"),
+        N("Results before that step are kept. All steps from there on run again."),
+    ),
+    "STEP_ONLY": (
+        N("Run only the failed step"),
+        N("Only the failed step runs. The remaining steps need another decision."),
+    ),
+    "FULL": (N("Start over as a new run"), N("A new run executes all steps. This run stays as it is.")),
+    "SKIP": (
+        N("Skip this step"),
+        N("Enter the result this step should have returned. The run continues without running it."),
+    ),
+    "COMPLETE": (
+        N("Mark as done manually"),
+        N("Enter the result of the work you did manually. The run continues with it."),
+    ),
+    "ROLLBACK": (
+        N("Roll back"),
+        N("Completed steps are rolled back in reverse order. The run can no longer be retried."),
+    ),
+}
+FILTERS = {
+    "status": N("State"),
+    "kind": N("State"),
+    "code": N("Reason"),
+    "stage": N("Stage"),
+    "category": N("Category"),
+    "workflow": N("Workflow"),
+    "step": N("Step"),
+    "fingerprint": N("Cause"),
+    "owner": N("Assignee"),
+    "escalated": N("Escalated to"),
+    "tag": N("Tag"),
+    "text": N("Error message"),
+    "index": N("Input field"),
+    "since": N("From"),
+    "until": N("Until"),
+    "correlation_id": N("Reference"),
+    "idempotency_key": N("Idempotency key"),
+    "queue": N("Queue"),
+    "waits_for": N("Waits for event"),
+    "event": N("Event type"),
+    "by": N("User"),
+    "subject": N("Item"),
+}
+"""The labels of the fields by which lists are filtered."""
+
+RATES = {"s": N("at most {n} per second"), "m": N("at most {n} per minute"), "h": N("at most {n} per hour")}
+"""The texts of a rate limit, by its unit."""
+
+UNITS = {"s": N("second"), "m": N("minute"), "h": N("hour")}
+KINDS = {
+    EntryKind.SLEEP: N("pause"),
+    EntryKind.TIMER: N("time limit"),
+    EntryKind.NOTE: N("note"),
+    EntryKind.START: N("start of a run"),
+    EntryKind.PUBLISH: N("message"),
+    EntryKind.WAIT: N("wait for an event"),
+    EntryKind.SEND: N("event to another run"),
+}
+"""The labels of journal entries that are not steps."""
+
+_TIME_UNITS = ((86_400, N("{n} d")), (3_600, N("{n} h")), (60, N("{n} min")), (1, N("{n} s")))
+
+
+def find_state_label(name: str) -> StateLabel:
+    """Return the label of a state; a state without one keeps its name."""
+    return STATES.get(str(name), StateLabel(str(name), "off", "dot"))
+
+
+def format_span(t: Translator, seconds: float | None) -> str:
+    """Return a duration in its two largest units."""
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return t("{n} ms", n=max(0, round(seconds * 1000)))
+    if seconds < 10:
+        return t("{n} s", n=round(float(seconds), 1))
+    left, parts = round(seconds), []
+    for size, text in _TIME_UNITS:
+        count, left = divmod(left, size)
+        if count:
+            parts.append(t(text, n=count))
+        elif parts:
+            break
+    return " ".join(parts[:2])
+
+
+def format_relative_time(t: Translator, seconds: float) -> str:
+    """Return roughly how many seconds ago something was; negative seconds are in the future."""
+    size = abs(seconds)
+    if size < 5:
+        return t("now")
+    amount = next(t(text, n=int(size // unit)) for unit, text in _TIME_UNITS if size >= unit)
+    return t("{span} ago", span=amount) if seconds > 0 else t("in {span}", span=amount)
+
+
+class AttemptMessage(msgspec.Struct, frozen=True):
+    """An error message of a step, with the attempts that had it. `latest` is the last of them."""
+
+    text: str
+    numbers: str
+    count: int
+    latest: AttemptRecord
+
+
+def list_attempt_messages(attempts: Sequence[AttemptRecord]) -> list[AttemptMessage]:
+    """Return each distinct error message of a step once, in order of time."""
+    found: dict[str, list[AttemptRecord]] = {}
+    for each in attempts:
+        if each.message:
+            found.setdefault(each.message, []).append(each)
+    return [
+        AttemptMessage(text, _join_numbers([each.attempt for each in same]), len(same), same[-1])
+        for text, same in found.items()
+    ]
+
+
+def _join_numbers(numbers: Sequence[int]) -> str:
+    """Return ascending numbers as text, such as `1–3, 5`."""
+    runs = [list(run) for _, run in groupby(enumerate(sorted(set(numbers))), key=lambda pair: pair[1] - pair[0])]
+    return ", ".join(str(run[0][1]) if len(run) == 1 else f"{run[0][1]}\u2013{run[-1][1]}" for run in runs)
