@@ -11,7 +11,7 @@ import yaml
 from redrive.core.failure_reason import LetterCode, Stage
 from redrive.observability.logs import RUN_FIELDS
 from redrive.observability.metrics import METRICS
-from redrive.server.pages.display import STAGES
+from redrive.server.pages.labels import STAGES
 
 DOCS = Path(__file__).parents[2] / "docs"
 RULES: list[dict[str, Any]] = [

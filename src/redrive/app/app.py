@@ -9,9 +9,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from redrive.app import channels, register
+from redrive.app import register
 from redrive.app.catalogue import FailureHandlers, check_schedule_inputs, compute_version, make_catalogue
-from redrive.app.compensation import FollowUpDefinition, FollowUpSteps
+from redrive.app.follow_up_steps import FollowUpDefinition, FollowUpSteps
+from redrive.app.sinks import SinkOptions, make_subscriber_decorator, make_webhook, register_sink
 from redrive.app.workflow import RunHandle, Workflow
 from redrive.clock import SystemClock
 from redrive.core.classify import Rule
@@ -234,8 +235,8 @@ class Redrive:
         The function becomes a sink with the name of the function, or `name`. `retry` says how a call that raises
         is repeated, `timeout` limits each call (default: 30 seconds), `concurrency` the calls at the same time (16).
         """
-        options = channels.SinkOptions(retry, timeout, concurrency)
-        return channels.make_subscriber_decorator(self.registered_sinks, topics, name, options)
+        options = SinkOptions(retry, timeout, concurrency)
+        return make_subscriber_decorator(self.registered_sinks, topics, name, options)
 
     def webhook(
         self,
@@ -253,9 +254,9 @@ class Redrive:
         Give several secrets while you replace one: each of them signs. The URL must be public, or allowed by the
         setting `allow_hosts`. `retry`, `timeout` and `concurrency` are those of `subscribe`.
         """
-        options = channels.SinkOptions(retry, timeout, concurrency)
-        sink = channels.make_webhook(name, url, secret, options, self.settings)
-        channels.register_sink(self.registered_sinks, name, "webhook", topics, sink, options)
+        options = SinkOptions(retry, timeout, concurrency)
+        sink = make_webhook(name, url, secret, options, self.settings)
+        register_sink(self.registered_sinks, name, "webhook", topics, sink, options)
 
     def sink(
         self,
@@ -272,8 +273,8 @@ class Redrive:
         A sink has the methods `async deliver(message)` and `close()`. `retry`, `timeout` and `concurrency` are
         those of `subscribe`.
         """
-        options = channels.SinkOptions(retry, timeout, concurrency)
-        channels.register_sink(self.registered_sinks, name, type(sink).__name__, topics, sink, options)
+        options = SinkOptions(retry, timeout, concurrency)
+        register_sink(self.registered_sinks, name, type(sink).__name__, topics, sink, options)
 
     def channel(
         self,

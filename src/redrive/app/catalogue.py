@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 from redrive.app.workflow import Workflow
 from redrive.chores import WorkflowSchedule
 from redrive.clock import MICROS
+from redrive.core.circuit import circuit_key
 from redrive.core.events import check_event_name
 from redrive.core.failure_handlers import make_sample_event
 from redrive.core.payload import Signature, signature_of_type
 from redrive.core.run_options import FailureHandler, OnFailure
 from redrive.core.schedule import Schedule
-from redrive.errors import PayloadError, RedriveError, RegistrationError
+from redrive.errors import ConfigurationError, PayloadError, RedriveError, RegistrationError
+from redrive.policy import Circuit
 from redrive.records import replace
 from redrive.store.workers import Catalogue, CatalogueItem
 from redrive.worker.definitions import Step
@@ -258,3 +260,22 @@ def _check_accepts_event(handler: Workflow[Any, Any, Any]) -> None:
             f"workflow {handler.name!r} handles failures, but a FailureEvent does not fit it: {error}. "
             f"Annotate {parameter!r} with FailureEvent, and give other parameters defaults"
         ) from None
+
+
+def circuit_names(registered: Mapping[str, Step[Any, Any]]) -> list[str]:
+    """Return the names of the circuits of steps, sorted."""
+    circuits = (step.options.circuit for step in registered.values())
+    return sorted({circuit.name for circuit in circuits if circuit is not None and circuit.name})
+
+
+def find_circuit(registered: Mapping[str, Step[Any, Any]], key: str) -> Circuit:
+    """Return the circuit with this key, with the settings of the code."""
+    workflow = key.partition("/")[0]
+    for step in registered.values():
+        circuit = step.options.circuit
+        if circuit is not None and circuit_key(circuit, workflow, step.name) == key:
+            return circuit
+    known = ", ".join(circuit_names(registered)) or "none"
+    raise ConfigurationError(
+        f"no step has a circuit {key!r}; there are: {known}, and WORKFLOW/STEP for circuits without a name"
+    )

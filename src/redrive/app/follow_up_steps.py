@@ -1,4 +1,4 @@
-"""Follow-up steps, which undo, confirm or cancel another step, and the circuits that steps name."""
+"""Follow-up steps, which undo, confirm or cancel another step: their checks and their registration."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 from redrive.actions import Action, ApiCall, Sql
-from redrive.core.circuit import circuit_key
 from redrive.core.json_schema import find_faults
 from redrive.core.payload import Signature
 from redrive.core.run_options import StepOptions
 from redrive.core.template import explain_missing_field, parse_fields
-from redrive.errors import ConfigurationError, InputError, RegistrationError
+from redrive.errors import InputError, RegistrationError
 from redrive.http.client import require_h11
 from redrive.http.ssrf import check_url
-from redrive.policy import Circuit
 from redrive.settings import AllowedHost
 from redrive.worker.definitions import Step
 from redrive.worker.rollback import run_action
@@ -143,43 +141,3 @@ class FollowUpSteps:
                 check_url(action.origin, self.allowed)
             except InputError as error:
                 raise RegistrationError(f"{what}: {error}") from None
-
-
-def check_circuit(what: str, circuit: Any, registered: Mapping[str, Step[Any, Any]]) -> None:
-    """Refuse a value that is not a Circuit, and a circuit whose name another step uses with other settings."""
-    if circuit is None:
-        return
-    if not isinstance(circuit, Circuit):
-        raise RegistrationError(
-            f'circuit of {what} takes a Circuit, not {type(circuit).__name__}; write circuit=Circuit("payments")'
-        )
-    for step in registered.values():
-        other = step.options.circuit
-        if other is not None and circuit.name is not None and other.name == circuit.name and other != circuit:
-            raise RegistrationError(
-                f"two definitions of circuit {circuit.name!r} differ: {what} has {_format_settings(circuit)}, "
-                f"step {step.name!r} has {_format_settings(other)}; make it once and give it to both"
-            )
-
-
-def circuit_names(registered: Mapping[str, Step[Any, Any]]) -> list[str]:
-    """Return the names of the circuits of steps, sorted."""
-    circuits = (step.options.circuit for step in registered.values())
-    return sorted({circuit.name for circuit in circuits if circuit is not None and circuit.name})
-
-
-def find_circuit(registered: Mapping[str, Step[Any, Any]], key: str) -> Circuit:
-    """Return the circuit with this key, with the settings of the code."""
-    workflow = key.partition("/")[0]
-    for step in registered.values():
-        circuit = step.options.circuit
-        if circuit is not None and circuit_key(circuit, workflow, step.name) == key:
-            return circuit
-    known = ", ".join(circuit_names(registered)) or "none"
-    raise ConfigurationError(
-        f"no step has a circuit {key!r}; there are: {known}, and WORKFLOW/STEP for circuits without a name"
-    )
-
-
-def _format_settings(circuit: Circuit) -> str:
-    return ", ".join(f"{name}={value}" for name, value in circuit.to_json().items() if name != "name")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
-from redrive.app import compensation
+from redrive.app import follow_up_steps
 from redrive.app.catalogue import read_events, read_schedules
-from redrive.app.compensation import FollowUpDefinition, FollowUpVerb
+from redrive.app.follow_up_steps import FollowUpDefinition, FollowUpVerb
 from redrive.app.workflow import Workflow
 from redrive.core.classify import Rule
 from redrive.core.new_run import MAX_INDEX_FIELDS, START_OPTIONS, check_name, split_field_path
@@ -97,7 +97,7 @@ def register_step(
     name = _choose_name("step", request.name, fn, app.registered_steps)
     what = f"step {name!r}"
     _check_step_request(what, fn, request)
-    compensation.check_circuit(what, request.circuit, app.registered_steps)
+    _check_circuit(what, request.circuit, app.registered_steps)
     options = StepOptions(
         retry=request.retry,
         timeout=_read_time_limit(request.timeout, f"timeout of {what}") or _DEFAULT_TIMEOUT,
@@ -115,7 +115,7 @@ def register_step(
     if request.confirm is not None and request.cancel is not None:
         step.confirm = _register_follow_up(app, step, request.confirm, "confirm", names)
         cancel = _register_follow_up(app, step, request.cancel, "cancel", names)
-        step.cancel = Compensation(step=cancel, uncertain=compensation.accepts_missing_result(cancel))
+        step.cancel = Compensation(step=cancel, uncertain=follow_up_steps.accepts_missing_result(cancel))
         step.marked(confirm=step.confirm.name, cancel=cancel.name)
     if request.compensate is not None:
         _register_compensation(app, step, request.compensate, names)
@@ -181,7 +181,7 @@ def _register_follow_up(
     timeout: Duration | None = None,
 ) -> Step[Any, Any]:
     """Register the step that undoes, confirms or cancels another step."""
-    compensation.check_follow_up(step.name, definition, verb)
+    follow_up_steps.check_follow_up(step.name, definition, verb)
     what = f"the step to {verb} step {step.name!r}"
     _check_retry(what, retry)
     if callable(definition):
@@ -330,3 +330,24 @@ class WorkflowDecorator(Protocol):
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, Coroutine[Any, Any, R], R]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R, R]: ...
+
+
+def _check_circuit(what: str, circuit: Any, registered: Mapping[str, Step[Any, Any]]) -> None:
+    """Refuse a value that is not a Circuit, and a circuit whose name another step uses with other settings."""
+    if circuit is None:
+        return
+    if not isinstance(circuit, Circuit):
+        raise RegistrationError(
+            f'circuit of {what} takes a Circuit, not {type(circuit).__name__}; write circuit=Circuit("payments")'
+        )
+    for step in registered.values():
+        other = step.options.circuit
+        if other is not None and circuit.name is not None and other.name == circuit.name and other != circuit:
+            raise RegistrationError(
+                f"two definitions of circuit {circuit.name!r} differ: {what} has {_format_circuit(circuit)}, "
+                f"step {step.name!r} has {_format_circuit(other)}; make it once and give it to both"
+            )
+
+
+def _format_circuit(circuit: Circuit) -> str:
+    return ", ".join(f"{name}={value}" for name, value in circuit.to_json().items() if name != "name")

@@ -14,9 +14,9 @@ import msgspec
 
 from redrive import chores
 from redrive.app.catalogue import collect_schedules
-from redrive.app.channels import NotificationChore
 from redrive.app.events import AppRuns
 from redrive.app.results import Results, ResultSource
+from redrive.app.sinks import NotificationChore
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.core.new_run import StartableWorkflow
 from redrive.core.notify_rules import Escalation

@@ -1,4 +1,4 @@
-"""Registration of sinks, and the chore that sends notifications once the code or the store asks for any."""
+"""Sinks of an app: their registration, and the chore that feeds the sinks of notifications."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from redrive.core.audit import ENGINE_ACTOR, AuditEvent
 from redrive.core.idempotency import letter_id
 from redrive.core.replay import ReplayRequest
 from redrive.core.roles import Permission
-from redrive.core.schedule import parse_rate
 from redrive.core.states import FINAL_RUN_STATUSES, LetterStatus
 from redrive.desk.bulk_execution import REPLAY, explain_refusal
 from redrive.desk.decisions import SUCCESSFUL_STATUSES, ReplayOrder, make_replay_request
@@ -28,7 +27,16 @@ from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import as_dict, replace
-from redrive.store.bulk import BulkChange, BulkItemRow, BulkItemStatus, BulkRow, BulkStatus, BulkVerb, NewBulk
+from redrive.store.bulk import (
+    BulkChange,
+    BulkItemRow,
+    BulkItemStatus,
+    BulkRow,
+    BulkStatus,
+    BulkVerb,
+    NewBulk,
+    parse_rate,
+)
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.store.list_query import Page, parse_states

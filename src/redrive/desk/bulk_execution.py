@@ -17,14 +17,22 @@ from redrive.core.audit import audit_bulk_refused
 from redrive.core.idempotency import letter_id
 from redrive.core.outcomes import LetterClosed
 from redrive.core.replay import ReplayMode, ReplayRequest
-from redrive.core.schedule import Rate
 from redrive.core.states import LetterStatus
 from redrive.desk.decisions import PreparedReplay, Replayer, ReplayOrder, close_letter
 from redrive.desk.operations import Actor
 from redrive.errors import ConfigurationError, Conflict, DataRefused, InputError, RedriveError, StoreError
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler
-from redrive.store.bulk import BulkChange, BulkItemResult, BulkItemRow, BulkItemStatus, BulkRow, BulkStatus, BulkVerb
+from redrive.store.bulk import (
+    BulkChange,
+    BulkItemResult,
+    BulkItemRow,
+    BulkItemStatus,
+    BulkRow,
+    BulkStatus,
+    BulkVerb,
+    Rate,
+)
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.letters import DecisionCase
 from redrive.store.port import Store

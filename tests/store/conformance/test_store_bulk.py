@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from store_kit import DAY, SECOND, Kit, ends_in_letter
 
-from redrive.core.schedule import Rate
 from redrive.core.states import RunStatus
 from redrive.core.transitions import AuditWrite
 from redrive.errors import InputError
@@ -21,6 +20,7 @@ from redrive.store.bulk import (
     BulkStatus,
     BulkVerb,
     NewBulk,
+    Rate,
 )
 from redrive.store.chores import PurgeRequest
 from redrive.store.filters import AuditFilter, LetterFilter

@@ -18,7 +18,7 @@ from redrive.core.payload.errors import (
     has_surrogates,
 )
 from redrive.core.payload.plain import dump_typed
-from redrive.core.payload.types import CORE_CONFIG, find_union_classes, split_definitions
+from redrive.core.payload.schemas import CORE_CONFIG, find_union_classes, split_definitions
 from redrive.errors import PayloadError, PayloadTooLarge
 from redrive.reasons import Reason, ReasonCode
 

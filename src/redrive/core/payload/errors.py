@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, SchemaSerializer, to_json
 
 from redrive.core.payload.plain import MAX_DEPTH, has_lone_surrogates, has_surrogate_pair, load_json
-from redrive.core.payload.types import CORE_CONFIG, SchemaNode, join_definitions
+from redrive.core.payload.schemas import CORE_CONFIG, SchemaNode, join_definitions
 from redrive.errors import PayloadError
 from redrive.reasons import Reason, ReasonCode
 

@@ -25,7 +25,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 from redrive.core.payload.codec import Codec
 from redrive.core.payload.plain import SCALAR_WRITERS, Writer, find_writers, write_any
-from redrive.core.payload.types import (
+from redrive.core.payload.schemas import (
     build_adapter,
     correct_schema,
     has_plain_values,

@@ -14,7 +14,8 @@ from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.core.transitions import EntryWrite, RunWrite, Transition, TransitionResult
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, to_json_text
-from redrive.store.postgres import messages
+from redrive.store.postgres import apply_rest
+from redrive.store.postgres.apply_rest import rest_json, starts_json
 from redrive.store.postgres.connection import (
     Connection,
     DatabaseClock,
@@ -24,7 +25,6 @@ from redrive.store.postgres.connection import (
     sparse_column,
 )
 from redrive.store.postgres.fast_path import apply_few
-from redrive.store.postgres.messages import rest_json, starts_json
 from redrive.store.postgres.runs import drop_index, put_index
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
@@ -159,18 +159,18 @@ async def _apply_call(
     for number, transition in enumerate(transitions, 1):
         columns.add(number, transition)
     values = columns.values(transitions)
-    rest, starts, sent = rest_json(transitions), starts_json(transitions), messages.message_columns(transitions)
+    rest, starts, sent = rest_json(transitions), starts_json(transitions), apply_rest.message_columns(transitions)
     if rest is None and starts is None and sent is None:
         row = await connection.row(SQL["apply"], worker=worker, now=clock.given(), **values)
     else:
-        values |= messages.NO_MESSAGES if sent is None else sent | messages.group_columns(transitions, carriers)
+        values |= apply_rest.NO_MESSAGES if sent is None else sent | apply_rest.group_columns(transitions, carriers)
         more = {"told": rest or "{}", "begun": starts}
         row = await connection.row(SQL["apply_with_rest"], worker=worker, now=clock.given(), **more, **values)
     now, kept = clock.heard(row[0]), row[1]
     yes, no = TransitionResult(True, now), TransitionResult(False, now)
     results = [yes if each else no for each in kept]
     if values.get("m_group"):
-        for number, taken in enumerate(messages.bundles_by_transition(transitions, kept, values, row[-1])):
+        for number, taken in enumerate(apply_rest.bundles_by_transition(transitions, kept, values, row[-1])):
             if taken:
                 results[number] = TransitionResult(True, now, taken)
     return results

@@ -17,8 +17,8 @@ from redrive.records import as_dict
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
 from redrive.store.session import Statements
 from redrive.store.sql_files import load_statements
+from redrive.store.sqlite.apply_rest import publish, write_rest
 from redrive.store.sqlite.connection import Row, Write, multi_row_statements, write_many
-from redrive.store.sqlite.messages import publish, write_rest
 from redrive.store.workers import ReceiptWrite, StaleBatch
 
 SQL = load_statements(__package__, "writes.sql")
