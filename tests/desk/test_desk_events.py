@@ -177,6 +177,8 @@ async def test_a_wrong_escalation_is_refused(rule: dict[str, Any], what: str) ->
 
 async def test_over_http_letters_are_escalated_to_channels_of_the_tenant_only(on_store: OnStore) -> None:
     s = shop(new_app(escalate_to="#all-hands"), notify={"channels": ["shop"]})
+    for name in ("shop", "ops", "all-hands", "theirs"):
+        s.app.channel(name, email=f"{name}@example.com")
     async with on_store(s.app) as e:
         letter = await failed(e, s.order, "lamp", 40, tenant="acme")
         view, runtime = e.store.tenant_view("acme"), s.app.runtime
@@ -190,6 +192,9 @@ async def test_over_http_letters_are_escalated_to_channels_of_the_tenant_only(on
             with pytest.raises(InputError, match=f"no notification rule of tenant 'acme' names the channel '{to}'"):
                 await desk.dlq.escalate(letter.id, to=to, by="sam")
         assert (await s.app.dlq.escalate(letter.id, to="#theirs", by="root")).escalated_to == "#theirs"
+        with pytest.raises(InputError, match="no channel is called '#unheard-of': check the name, or register it"):
+            await s.app.dlq.escalate(letter.id, to="#unheard-of", by="root")
+        assert (await s.app.dlq.get(letter.id)).escalated_to == "#theirs"
 
 
 async def test_a_letter_that_is_open_for_too_long_is_escalated_once(on_store: OnStore) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -123,10 +124,17 @@ def test_a_token_for_several_workflows_lists_their_runs_and_failures_and_no_othe
             named = client.get(path, params={"workflows": some, "limit": 200}).json()["items"]
             assert [each["id"] for each in named] == wanted
             assert client.get(path, params={"workflows": [*names, "nap"]}).status_code == 403
-        for page in ("/runs", "/admin/dlq?view=items", "/search?q=order", "/search/suggestions?q=order"):
-            shown = client.get(f"{world.address}/app{page}")
+        overview = client.get(f"{world.address}/app/").text
+        assert f"Only these workflows are shown: {', '.join(sorted(some))}" in overview
+        assert "All dependencies are available" not in overview, "circuits are not visible"
+        menu = re.findall(r'<li><a href="(/app/[^"?]*)"', overview)
+        assert len(menu) > 8
+        assert "/app/circuits" not in menu
+        more = ("/admin/dlq?view=items", "/search?q=order", "/search/suggestions?q=order")
+        for page in (*dict.fromkeys(menu), *(f"/app{each}" for each in more)):
+            shown = client.get(f"{world.address}{page}")
             assert shown.status_code == 200, page
-            assert not [name for name in set(names) - set(some) if name in shown.text], page
+            assert not [name for name in set(names) - set(some) if re.search(rf"\b{name}\b", shown.text)], page
 
 
 def test_a_changed_key_is_refused(world: World) -> None:

@@ -216,6 +216,7 @@ class Runtime:
                 self._bulk_begun.notify,
                 self.wake_all_relays,
                 None if caller is None else Escalation(after=settings.escalate_after, to=settings.escalate_to),
+                self._may_know_channel,
             ),
             sagas=Sagas(store, presenter, replayer),
             policies=Policies(store, clock),
@@ -258,6 +259,10 @@ class Runtime:
     def _find_startable(self, name: str) -> StartableWorkflow | None:
         workflow = self._app.registered_workflows.get(name)
         return None if workflow is None else workflow.startable()
+
+    def _may_know_channel(self, name: str) -> bool:
+        """Return True if a channel has this name; True for any name in a process without code, which cannot know."""
+        return not self._app.registered_workflows or self._app.channels.knows(name)
 
     def _make_replayer(self, store: DeskStore, clock: Clock, caller: Caller | None = None) -> Replayer:
         checker = self._make_checker(store)

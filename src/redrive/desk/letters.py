@@ -57,10 +57,12 @@ class DeadLetters(GroupActions, BulkActions):
         on_bulk: Callable[[], None] = lambda: None,
         on_messages: Callable[[], None] = lambda: None,
         limited_to: Escalation | None = None,
+        knows_channel: Callable[[str], bool] = lambda _: True,
     ) -> None:
         super().__init__(store, clock, previewer, presenter, on_bulk)
         self._on_messages = on_messages
         self._limited_to = limited_to
+        self._knows_channel = knows_channel
         self._settler = LocalSettler(store, clock)
         self._replayer = replayer
 
@@ -211,21 +213,25 @@ class DeadLetters(GroupActions, BulkActions):
         note = Triage(letter=letter.public_id, escalate=name, audit=line)
         if name:
             rules = await load_notify_rules(self._store)
-            self._refuse_foreign_channel(name, letter, rules)
+            self._check_channel(name, letter, rules)
             note = make_escalation(letter, name, line, rules, self._store.now())
         shown = await self._write_triage(note, tenant)
         self._on_messages()
         return shown
 
-    def _refuse_foreign_channel(self, to: str, letter: LetterRow, rules: StoredRules) -> None:
-        """Refuse a channel that neither a rule of the tenant, the code of the workflow nor the settings name.
+    def _check_channel(self, to: str, letter: LetterRow, rules: StoredRules) -> None:
+        """Refuse a channel that the app does not have, or that is not for this tenant.
 
-        A channel belongs to the app, and a caller over HTTP must not write to those of other tenants.
+        A channel belongs to the app, and a caller over HTTP must not write to those of other tenants: a rule of the
+        tenant, the code of the workflow or the settings must name it.
         """
-        if self._limited_to is None or not to.startswith("#"):
+        if not to.startswith("#"):
             return
-        if to[1:] not in find_channels(rules, find_code_rule(letter), letter.tenant, self._limited_to):
+        limits = self._limited_to
+        if limits and to[1:] not in find_channels(rules, find_code_rule(letter), letter.tenant, limits):
             raise InputError(Reason(ReasonCode.CHANNEL_NOT_ALLOWED, channel=to, tenant=letter.tenant))
+        if not self._knows_channel(to[1:]):
+            raise InputError(Reason(ReasonCode.CHANNEL_UNKNOWN, channel=to))
 
     @operation("POST /workflow-dlq/{id}/comment", Permission.NOTE, id="comment_letter")
     async def comment(self, id: str, text: str, *, by: str = "unknown", tenant: str | None = None) -> DeadLetter:

@@ -234,6 +234,7 @@ class ReasonCode(StrEnum):
     RULE_URL_REFUSED = "rule_url_refused"
     RULE_NOT_FOUND = "rule_not_found"
     CHANNEL_NOT_ALLOWED = "channel_not_allowed"
+    CHANNEL_UNKNOWN = "channel_unknown"
     WORKFLOW_NOT_FOUND = "workflow_not_found"
     ACTION_UNKNOWN = "action_unknown"
     MESSAGE_NOT_FOUND = "message_not_found"

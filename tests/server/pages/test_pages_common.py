@@ -174,9 +174,16 @@ def test_errors_are_shown_as_pages(site: World) -> None:
         missing = client.get("/nowhere")
         assert missing.status_code == 404
         assert "Not found" in missing.text
+        for path in ("/nowhere", "/look", "/?tenant=globex"):  # no page, a form without a page, another tenant
+            page = client.get(path)
+            assert page.status_code in (403, 404), path
+            assert '<a href="/app/admin/dlq"' in page.text, f"the navigation is missing: {path}"
         assert client.put("/login", data={"x": "y"}).status_code == 405
         unread = client.post("/login", content=b"\xff=1", headers=FORM)
         assert unread.status_code == 422
+
+    with browser(site) as stranger:
+        assert '<a href="/app/admin/dlq"' not in stranger.get("/nowhere").text
 
 
 def test_the_api_refuses_form_bodies(site: World) -> None:

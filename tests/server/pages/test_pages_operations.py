@@ -16,6 +16,7 @@ from server_kit import World, opened
 
 from redrive.core.audit import AuditEvent
 from redrive.policy import RetryPolicy
+from redrive.server.pages import lists
 from redrive.server.pages.activity import EVENT_KINDS
 from redrive.server.pages.labels import ROLES
 from redrive.store.settings import NewSchedule
@@ -115,6 +116,17 @@ def test_a_list_is_filtered_by_its_url_and_downloaded_as_a_file(site: World) -> 
         wrong = client.get("/runs?since=yesterday")
         assert wrong.status_code == 422
         assert "enter a duration" in wrong.text
+
+
+def test_a_long_list_shows_that_only_its_time_can_be_sorted(site: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lists, "MAX_SORTED", 1)  # the server is a thread of this process
+    with of_role(site, "VIEWER") as client:
+        for path in ("/runs", "/admin/dlq?view=items"):
+            page = client.get(path).text
+            assert "Newest first · other columns can be sorted when at most 1 rows match" in Looked(page).text
+            assert "Sort by this column" not in page
+        assert "only lists of up to 1 rows can be sorted by this column" in client.get("/runs?sort=status").text
+        assert "other columns can be sorted" not in client.get("/runs?workflow=nothing").text
 
 
 def test_a_downloaded_file_contains_no_formula(site: World) -> None:

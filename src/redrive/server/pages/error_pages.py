@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlencode
 
@@ -18,7 +19,7 @@ from redrive.server.pages.forms import PAGE_FIELD, Form, RefusedForm, show_form_
 from redrive.server.pages.render import SESSION_EXPIRED, render_login, render_page
 from redrive.server.pages.translations import N
 from redrive.server.problems import ProblemError
-from redrive.server.request import get_service, refuse_cross_site
+from redrive.server.request import RequestContext, get_service, load_principal, refuse_cross_site
 
 log = logging.getLogger("redrive.server")
 
@@ -83,6 +84,10 @@ async def _show_error(request: Request, error: Exception) -> Response:
         status = 404 if any(each["loc"][:1] == ("path",) for each in error.errors()) else 422
     else:
         status = getattr(error, "status_code", 500)
+    if status == 405 and request.method == "GET":
+        status = 404  # the address of a form, which has no page
+    if status in (403, 404):
+        await _load_own_context(request)
     if status == 500:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     elif status == 503 and isinstance(error, RedriveError):
@@ -113,6 +118,19 @@ async def _show_error(request: Request, error: Exception) -> Response:
     if isinstance(error, ProblemError):
         response.headers.update(error.headers)
     return response
+
+
+async def _load_own_context(request: Request) -> None:
+    """Let an error page have the navigation of the user's own tenant, if the request ended before it was authenticated.
+
+    Such a request has an address without a page, or it names a tenant that the user cannot open.
+    """
+    if getattr(request.state, "context", None) is None:
+        service = get_service(request)
+        with suppress(RedriveError, ProblemError):
+            principal = await load_principal(request, service)
+            service.rates.take(principal.key)
+            request.state.context = RequestContext(service, principal, principal.tenant)
 
 
 def _find_refused_form(

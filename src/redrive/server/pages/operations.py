@@ -175,13 +175,14 @@ async def _render_policies(
     near: Sequence[str] | None = None,
 ) -> Response:
     """Show the policies. `near` are known names like that of an unknown workflow, which the user has to confirm."""
-    circuits = await context.desk.circuits.list(CircuitFilter(), limit=100)
+    confined = context.principal.workflows is not None  # circuits name no workflow
+    circuits = [] if confined else (await context.desk.circuits.list(CircuitFilter(), limit=100)).items
     return await render_page(
         request,
         "policies.html",
         status=422 if wrong or near is not None else 200,
         policies=await context.desk.policies.list(),
-        circuits=[circuit for circuit in circuits.items if circuit.override],
+        circuits=[circuit for circuit in circuits if circuit.override],
         workflows=[item.name for item in await context.view.workflows()],
         typed=typed,
         wrong=wrong,

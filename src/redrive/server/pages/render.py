@@ -88,6 +88,8 @@ class MenuEntry(msgspec.Struct, frozen=True, gc=False):
     hint: str = ""
     counted: str = ""
     """The text of the badge, which says what its number counts."""
+    whole: bool = False
+    """True if the page covers all workflows, so a token for some workflows is refused."""
 
 
 _MONITOR, _CONFIGURE = N("Monitor"), N("Configure")
@@ -100,15 +102,17 @@ MENU = (
     ),
     MenuEntry("/runs", N("Runs"), "run", _MONITOR),
     MenuEntry("/queues", N("Queues"), "queue", _MONITOR),
-    MenuEntry("/circuits", N("Circuits"), "circuit", _MONITOR, counted=N("{n} open|{n} open")),
-    MenuEntry("/outbox", N("Outbox"), "outbox", _MONITOR, counted=N("{n} not delivered|{n} not delivered")),
+    MenuEntry("/circuits", N("Circuits"), "circuit", _MONITOR, counted=N("{n} open|{n} open"), whole=True),
+    MenuEntry(
+        *("/outbox", N("Outbox"), "outbox", _MONITOR), counted=N("{n} not delivered|{n} not delivered"), whole=True
+    ),
     MenuEntry("/workers", N("Workers"), "worker", _MONITOR, counted=N("{n} crashed|{n} crashed")),
     MenuEntry("/notifications", N("Notifications"), "bell", _MONITOR),
     MenuEntry("/workflows", N("Workflows"), "flow", _CONFIGURE),
     MenuEntry("/schedules", N("Schedules"), "clock", _CONFIGURE),
     MenuEntry("/policies", N("Policies"), "policy", _CONFIGURE),
-    MenuEntry("/members", N("Members"), "people", _CONFIGURE, Permission.MANAGE_PEOPLE),
-    MenuEntry("/audit", N("Audit log"), "log", _CONFIGURE),
+    MenuEntry("/members", N("Members"), "people", _CONFIGURE, Permission.MANAGE_PEOPLE, whole=True),
+    MenuEntry("/audit", N("Audit log"), "log", _CONFIGURE, whole=True),
     MenuEntry("/health", N("Health"), "health", _CONFIGURE),
 )
 
@@ -235,6 +239,11 @@ class PageView:
         """True if the page shows another tenant than the user's own."""
         return self.context is not None and self.context.tenant != self.context.principal.tenant
 
+    @property
+    def confined(self) -> bool:
+        """True if the user may see only some workflows of the tenant."""
+        return self.me.principal.workflows is not None
+
     def url(self, path: str, query: Mapping[str, Any] | None = None, **more: Any) -> str:
         """Return the address of a page, in the tenant that this page shows."""
         parameters = {**(query or {}), **more}
@@ -276,7 +285,7 @@ class PageView:
         """Return the navigation by group, without pages that the user may not open."""
         groups: dict[str, list[MenuEntry]] = {}
         for entry in MENU:
-            if self.may(entry.needs):
+            if self.may(entry.needs) and not (entry.whole and self.confined):
                 groups.setdefault(entry.group, []).append(entry)
         return list(groups.items())
 
