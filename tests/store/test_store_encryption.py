@@ -285,7 +285,9 @@ async def live(kit: Kit) -> Any:
         messages=(say("m1", payload=text),),
         note=NoteWrite(text=text, data=text),
     )
-    event = NewEvent(run_id=run.public_id, tenant=run.tenant, name="paid", payload=text, by="ann", most=9)
+    event = NewEvent(
+        run_id=run.public_id, tenant=run.tenant, name="paid", payload=text, by="ann", most=9, most_bytes=1_000_000
+    )
     assert await kit.store.send(event) is not None
     await kit.store.apply([writes(run, uses=(EventUse(seq=1, index=0, refused=text),))], worker=worker)
     await kit.store.put_sinks([sink()])
