@@ -171,6 +171,7 @@ WRONG = [
     ("lease", "soon", "lease (REDRIVE_LEASE) is 'soon', which is not a duration"),
     ("lease", True, "lease (REDRIVE_LEASE) is True, which is not a duration"),
     ("lease", "nan", "which is not a duration"),
+    ("dlq_retention", "forevr", '"2d", or "forever".'),
     ("grace", -1, "grace (REDRIVE_GRACE) is -1, but cannot be negative"),
     ("grace", "-1", "but cannot be negative"),
     ("hold", [5], "hold (REDRIVE_HOLD) is [5], which is not a duration"),

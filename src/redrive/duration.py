@@ -55,8 +55,8 @@ def to_datetime(micros: int | None) -> datetime | None:
     return _EPOCH + timedelta(microseconds=micros)  # exact for every year, unlike fromtimestamp
 
 
-def parse_duration(value: Duration, what: str = "duration") -> float:
-    """Parse a duration in any accepted form into seconds; `what` names the value in errors."""
+def parse_duration(value: Duration, what: str = "duration", *, forms: str = _ACCEPTED_FORMS) -> float:
+    """Parse a duration in any accepted form into seconds; `what` names the value in errors, `forms` what it may be."""
     match value:
         case bool():
             number = None
@@ -72,7 +72,7 @@ def parse_duration(value: Duration, what: str = "duration") -> float:
         case _:
             number = None
     if number is None or math.isnan(number):
-        raise ConfigurationError(f"{what} is {value!r}, which is not a duration. Give {_ACCEPTED_FORMS}.")
+        raise ConfigurationError(f"{what} is {value!r}, which is not a duration. Give {forms}.")
     if number < 0:
         raise ConfigurationError(f"{what} is {value!r}, but cannot be negative. Give {_ACCEPTED_FORMS}.")
     if number > MAX_DURATION:
@@ -82,7 +82,9 @@ def parse_duration(value: Duration, what: str = "duration") -> float:
 
 def parse_retention(value: Duration, what: str) -> float:
     """Parse a duration, or the word `forever`, into seconds."""
-    return FOREVER if isinstance(value, str) and value.strip().lower() == "forever" else parse_duration(value, what)
+    if isinstance(value, str) and value.strip().lower() == "forever":
+        return FOREVER
+    return parse_duration(value, what, forms=f'{_ACCEPTED_FORMS}, or "forever"')
 
 
 def parse_past_time(text: str, now: datetime) -> datetime | None:

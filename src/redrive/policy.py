@@ -6,6 +6,7 @@ names are strings, equal settings compare equal, and `from_json(to_json())` retu
 
 from __future__ import annotations
 
+import builtins
 import difflib
 import importlib.util
 import sys
@@ -350,9 +351,15 @@ def _find_class_name(value: str, *, foreign: bool) -> str | None:
         return None
     if len(parts) > 1:
         return _resolve_class(parts, foreign=foreign)
+    if any(each.__name__ == value for each in _loaded_errors()):
+        return value
     # Other processes may have a class with this name. Classes begin with a capital letter, and categories do not.
-    found = any(each.__name__ == value for each in _loaded_errors())
-    return value if found or (foreign and value[:1].isupper()) else None
+    # A name that differs in one or two letters from a class of Python itself is a typing error.
+    misspelt = difflib.get_close_matches(value, vars(builtins), n=1, cutoff=_MISSPELT)
+    return value if foreign and value[:1].isupper() and not misspelt else None
+
+
+_MISSPELT = 0.9  # `ConectionError` has 0.97, `ConnectError` 0.89
 
 
 def _are_names(parts: list[str]) -> bool:

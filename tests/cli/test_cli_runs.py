@@ -276,7 +276,7 @@ def test_start_without_the_code_validates_the_input_with_the_registered_schema(t
     [
         (["make", "--input", '{"toy": 5}'], 5, "toy"),
         (["make", "--input", '{"tyo": "a"}', "--dry-run"], 5, "tyo"),
-        (["mke", "--input", "{}"], 3, "workflow 'mke' is not registered; did you mean 'make'?: start a worker"),
+        (["mke", "--input", "{}"], 3, "--app module:app; did you mean 'make'?"),
         (["make", "--many", "-"], 5, "toy"),
         (["make", "--input", '{"toy": "a"}', "--retry", "max_retrys=9"], 2, "did you mean 'max_retries'"),
         (["make", "--input", '{"toy": "a"}', "--on-failure", "rest"], 5, "'rest' cannot handle failures"),

@@ -171,7 +171,7 @@ def test_a_process_without_the_code_accepts_the_names_of_classes_that_workers_ma
     foreign = ["no_such_package.errors.Gone", "no_such_package.*", "CardExpired", "a.f.<locals>.C"]
     policy = RetryPolicy.from_json({"never_retry_on": foreign})
     assert policy.never_retry_on == tuple(foreign)
-    for wrong in ("time_out", "builtins.ValueErorr", "a..b", ""):
+    for wrong in ("time_out", "ConectionError", "builtins.ValueErorr", "a..b", ""):
         with pytest.raises(ConfigurationError, match="names no category"):
             RetryPolicy.from_json({"never_retry_on": [wrong]})
     stored = RetryPolicy.from_stored({"retry_on": ["removed.Class"], "never_retry_on": ["time_out"]})

@@ -136,7 +136,8 @@ async def set_(
     from redrive.policy import RetryPolicy
 
     known = await app.policies.get(**scope)
-    policy = RetryPolicy.from_json(fields)
+    # With the code at hand, a name must be that of a class in it.
+    policy = RetryPolicy(**fields) if app.registered_steps else RetryPolicy.from_json(fields)
     if known is not None:
         # Only the given fields were checked again: the stored names may be of code that this process lacks.
         policy = replace(known.policy, **{name: getattr(policy, name) for name in fields})

@@ -111,6 +111,8 @@ class Presenter:
         self, entries: Sequence[EntryRow], attempts: Sequence[AttemptRow], options: str | None = None
     ) -> tuple[models.StepRecord, ...]:
         """Return the entries of a journal with their attempts. `options` are those of the run."""
+        if not entries:
+            return ()
         run = parse_run_options(options) if options else None  # a purged run has none
         tries: dict[int, list[AttemptRow]] = {}
         for attempt in attempts:
@@ -303,6 +305,7 @@ Row = TypeVar("Row")
 LARGE_SIZE = 64 * 1024
 """Values of at least so many characters are handled in a thread: a megabyte takes a tenth of a second."""
 
+_NUMBERS = (int, float, type(None))
 _SIZE_PER_VALUE = 8  # characters that a number, an object or a list counts as
 
 
@@ -326,6 +329,8 @@ def measure_size(*parts: Any) -> int:
             found += len(part)
             continue
         found += _SIZE_PER_VALUE
+        if isinstance(part, _NUMBERS):  # most fields of a row
+            continue
         if isinstance(part, tuple | list):
             found += len(part)
             if found < LARGE_SIZE:

@@ -133,8 +133,8 @@ async def _start_by_name(
     schemas = {each.name: each.input_schema for each in await app.workflows.list() if each.input_schema is not None}
     if name not in schemas:
         raise CommandFailed(
-            f"workflow {name!r} is not registered{suggest_names(name, sorted(schemas))}: start a worker that has it "
-            "once, or name its app with --app module:app",
+            f"workflow {name!r} is not registered: start a worker that has it once, or name its app with "
+            f"--app module:app{suggest_names(name, sorted(schemas))}",
             NOT_FOUND,
         )
     for request in requests:
