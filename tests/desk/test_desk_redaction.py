@@ -18,7 +18,7 @@ from redrive.desk.presenter import LARGE_SIZE
 from redrive.desk.preview import DryRun
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.limits import Limits
-from redrive.server.request import Service
+from redrive.server.request_context import Service
 from redrive.store import open_store
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.filters import OutboxFilter

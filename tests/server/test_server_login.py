@@ -19,7 +19,7 @@ from redrive.core.redact import MASK
 from redrive.core.roles import Role
 from redrive.errors import NotSignedIn
 from redrive.reasons import Reason
-from redrive.server import request as service
+from redrive.server import request_context
 from redrive.server.auth import secrets as passwords
 from redrive.server.auth.sessions import REFUSAL_INTERVAL, Login, Sessions
 from redrive.server.limits import Limits
@@ -113,7 +113,7 @@ async def test_password_attempts_are_rate_limited(tmp_path: Path, monkeypatch: p
         def monotonic(cls) -> float:
             return cls.seconds
 
-    monkeypatch.setattr(service, "SystemClock", StandingClock)
+    monkeypatch.setattr(request_context, "SystemClock", StandingClock)
     async with (
         served_here(tmp_path, Limits()) as world,
         caller(world, known=False, **{"Sec-Fetch-Site": "same-origin"}) as client,

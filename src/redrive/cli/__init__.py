@@ -5,7 +5,7 @@ once. The modules of the commands import a few light modules; a command imports 
 
 start      demo, init, dev
 run        worker (worker_process), server, migrate, reencrypt
-work       runs, dlq, saga, outbox, circuits, policies, workflows, schedules; activity: audit, notifications
+work       runs, dlq, saga, outbox, circuits, policies, workflows, schedules, audit, notifications
 access     accounts: tenants, tokens; users
 check      doctor (doctor_checks, hardening)
 shared     target: --url and --app; options; pager; output: tables, JSON, ids; messages: errors, exit codes, hints
@@ -34,7 +34,7 @@ Exit codes: 0 done, 1 failed, 2 called wrongly, 3 not found, 4 conflict, 5 refus
 
 
 _COMMANDS = {
-    "audit": ("redrive.cli.activity", "Read the audit log."),
+    "audit": ("redrive.cli.audit", "Read the audit log."),
     "circuits": ("redrive.cli.circuits", "List circuits; open and close them."),
     "completion": ("redrive.cli", "Print the completion script for your shell."),
     "demo": ("redrive.cli.demo", "Watch a sample shop fail and recover."),
@@ -43,7 +43,7 @@ _COMMANDS = {
     "doctor": ("redrive.cli.doctor", "Check that everything is in order."),
     "init": ("redrive.cli.init", "Write a small project to start from."),
     "migrate": ("redrive.cli.migrate", "Bring the schema of a store up to date."),
-    "notifications": ("redrive.cli.activity", "Read the inbox; choose who is notified about failures."),
+    "notifications": ("redrive.cli.notifications", "Read the inbox; choose who is notified about failures."),
     "outbox": ("redrive.cli.outbox", "List messages; retry and skip those that were not delivered."),
     "policies": ("redrive.cli.policies", "Change how steps are retried, without a deploy."),
     "reencrypt": ("redrive.cli.reencrypt", "Rewrite payloads with the first encryption key."),

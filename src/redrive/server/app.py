@@ -35,7 +35,7 @@ from redrive.server.pages.runs import run_routes as run_pages
 from redrive.server.pages.search import search_routes
 from redrive.server.pages.workflows import workflow_routes
 from redrive.server.problems import PROBLEM_MEDIA_TYPE, Problem
-from redrive.server.request import Service, check_permissions, get_context, get_service, identify_sender
+from redrive.server.request_context import Service, check_permissions, get_context, get_service, identify_sender
 from redrive.server.routes.accounts import account_routes
 from redrive.server.routes.desk import (
     circuit_routes,

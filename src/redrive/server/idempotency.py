@@ -25,7 +25,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.records import format_id
 from redrive.server.body import JsonRequest
 from redrive.server.problems import ProblemError, make_problem_response
-from redrive.server.request import RequestContext, check_permissions, get_context
+from redrive.server.request_context import RequestContext, check_permissions, get_context
 from redrive.store.accounts import RequestClaim, ResponseRow
 
 KEY_HEADER = "Idempotency-Key"

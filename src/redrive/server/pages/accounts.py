@@ -11,7 +11,7 @@ from redrive.core.roles import USER_ROLES, Permission, parse_role
 from redrive.duration import parse_duration
 from redrive.errors import InputError, NotAllowed, NotFound, NotSignedIn, RedriveError
 from redrive.reasons import Reason, ReasonCode
-from redrive.server import request as signing
+from redrive.server import request_context
 from redrive.server.auth.sessions import Login, TenantChoiceNeeded
 from redrive.server.idempotency import SECRET_EXTENSION
 from redrive.server.pages.forms import (
@@ -33,7 +33,7 @@ from redrive.server.pages.render import (
     render_page,
 )
 from redrive.server.pages.translations import N
-from redrive.server.request import Context, RequestContext, get_service, refuse_cross_site, requires
+from redrive.server.request_context import Context, RequestContext, get_service, refuse_cross_site, requires
 from redrive.server.routes.common import Id
 from redrive.store.accounts import NewToken, NewUser, TokenKind
 
@@ -156,7 +156,7 @@ async def sign_in(request: Request, form: SentForm, here: SameSite) -> Response:
         new_password=form.raw("new_password") or None,
     )
     try:
-        await signing.sign_in(request, response, login)
+        await request_context.sign_in(request, response, login)
     except NotSignedIn:
         return await _render_login(request, 401, N("Wrong email, password or code."))
     except TenantChoiceNeeded:
@@ -177,7 +177,7 @@ async def sign_in(request: Request, form: SentForm, here: SameSite) -> Response:
 @session_routes.post("/logout")
 async def sign_out(request: Request, here: SameSite) -> Response:
     response = redirect_to(f"{make_view(request).root}/login")
-    await signing.sign_out(request, response)
+    await request_context.sign_out(request, response)
     return response
 
 

@@ -23,7 +23,7 @@ from redrive.server.pages.labels import CODES, FILTERS
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.replay_form import OUTPUT_MODES, ReplayForm, read_replay_form
 from redrive.server.pages.translations import N, Translator
-from redrive.server.request import Context, RequestContext, requires
+from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import Id
 from redrive.store.bulk import BulkItemStatus, Rate, parse_rate
 from redrive.store.filters import LetterFilter

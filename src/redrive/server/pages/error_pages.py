@@ -19,7 +19,7 @@ from redrive.server.pages.forms import PAGE_FIELD, Form, RefusedForm, show_form_
 from redrive.server.pages.render import SESSION_EXPIRED, render_login, render_page
 from redrive.server.pages.translations import N
 from redrive.server.problems import ProblemError
-from redrive.server.request import RequestContext, get_service, load_principal, refuse_cross_site
+from redrive.server.request_context import RequestContext, get_service, load_principal, refuse_cross_site
 
 log = logging.getLogger("redrive.server")
 

@@ -17,7 +17,7 @@ from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages.forms import Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view
-from redrive.server.request import Context, RequestContext, requires
+from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import Id
 from redrive.store.events import REFUSING_STATUSES
 

@@ -25,7 +25,7 @@ from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.server.body import INLINE_BYTES, JsonLimits, find_json_excess, parse_form, run_off_loop
 from redrive.server.idempotency import FORM_KEY_PREFIX, IdempotentRoute
-from redrive.server.request import RequestContext, audit_tenant_entry, authenticate
+from redrive.server.request_context import RequestContext, audit_tenant_entry, authenticate
 from redrive.store.filters import RunFilter
 
 ONCE_FIELD, PAGE_FIELD, KEPT_FIELD = "once", "page", "kept"

@@ -19,7 +19,7 @@ from redrive.records import field_names
 from redrive.server.pages import lists
 from redrive.server.pages.forms import Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
-from redrive.server.request import Context, RequestContext, requires
+from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import Id
 from redrive.store.filters import AuditFilter, CircuitFilter, OutboxFilter
 

@@ -21,7 +21,7 @@ from redrive.server.pages.charts import CHART_RANGES, plot_slots
 from redrive.server.pages.forms import make_page_router
 from redrive.server.pages.render import render_page
 from redrive.server.pages.translations import N
-from redrive.server.request import (
+from redrive.server.request_context import (
     Context,
     RequestContext,
     list_known_workers,

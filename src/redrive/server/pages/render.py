@@ -32,7 +32,7 @@ from redrive.reasons import Reason, ReasonCode, render
 from redrive.server.pages import charts, labels, translations
 from redrive.server.pages.forms import PAGE_FIELD, Form, RefusedForm
 from redrive.server.pages.translations import CATALOGUES, LANGUAGES, N, Translator, choose_language
-from redrive.server.request import RequestContext, get_service, uses_https
+from redrive.server.request_context import RequestContext, get_service, uses_https
 from redrive.settings import API_PREFIX, PAGES_PREFIX
 from redrive.store.stats import Attention
 

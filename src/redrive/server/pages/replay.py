@@ -28,7 +28,7 @@ from redrive.server.pages.letters import LETTERS_PATH
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.replay_form import EDITABLE_MODES, ReplayForm, read_replay_form
 from redrive.server.pages.translations import format_json
-from redrive.server.request import Context, RequestContext, requires
+from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import Id
 
 replay_routes = make_page_router()

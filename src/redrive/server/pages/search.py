@@ -16,7 +16,7 @@ from redrive.core.states import LetterStatus
 from redrive.errors import NotFound
 from redrive.server.pages.forms import make_page_router
 from redrive.server.pages.render import render_page
-from redrive.server.request import Context, RequestContext, requires
+from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import hides_index
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.list_query import Page

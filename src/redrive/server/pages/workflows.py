@@ -31,7 +31,7 @@ from redrive.server.pages.replay_form import (
     split_faults,
 )
 from redrive.server.pages.translations import format_json
-from redrive.server.request import (
+from redrive.server.request_context import (
     Context,
     RequestContext,
     list_known_workers,

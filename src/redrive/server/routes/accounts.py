@@ -15,11 +15,11 @@ from redrive.core.roles import ALL_TENANTS, Permission, Role, parse_role
 from redrive.desk.models import present_row
 from redrive.errors import Conflict, InputError
 from redrive.reasons import Reason, ReasonCode
-from redrive.server import request as signing
+from redrive.server import request_context
 from redrive.server.auth import admin
 from redrive.server.auth.sessions import Login
 from redrive.server.idempotency import SECRET_EXTENSION
-from redrive.server.request import Context, RequestContext, get_service, requires
+from redrive.server.request_context import Context, RequestContext, get_service, requires
 from redrive.server.routes.common import Body, Id, Name, Text, make_router
 from redrive.store.accounts import NewToken, NewUser, TenantRow, TokenKind, TokenRow, UserRow
 
@@ -51,14 +51,14 @@ class Me(Body):
 @account_routes.post("/login", openapi_extra={"x-own-key": True, "x-open": True})
 async def sign_in(request: Request, response: Response, body: SignIn) -> Me:
     """Sign in with a password or a code; the answer sets a cookie that is valid for twelve hours."""
-    principal = await signing.sign_in(request, response, Login(**body.model_dump()))
+    principal = await request_context.sign_in(request, response, Login(**body.model_dump()))
     return _present_me(RequestContext(get_service(request), principal, principal.tenant))
 
 
 @account_routes.post("/logout", status_code=204, openapi_extra={"x-own-key": True, "x-open": True})
 async def sign_out(request: Request, response: Response) -> None:
     """End the session of the cookie."""
-    await signing.sign_out(request, response)
+    await request_context.sign_out(request, response)
 
 
 @account_routes.get("/me", **requires(Permission.LOOK))

@@ -19,7 +19,7 @@ from redrive.errors import ConfigurationError, InputError, NotAllowed
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.server.idempotency import KEY_HEADER, IdempotentRoute
-from redrive.server.request import Context, RequestContext, requires
+from redrive.server.request_context import Context, RequestContext, requires
 from redrive.settings import API_PREFIX
 
 Id = Annotated[str, Path(pattern=r"^[!-~]{1,200}$", description="An id.")]

@@ -22,7 +22,7 @@ from redrive.desk.settings import KnownWorker, KnownWorkflow, Policies, Schedule
 from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict
-from redrive.server.request import (
+from redrive.server.request_context import (
     Context,
     RequestContext,
     list_known_workers,

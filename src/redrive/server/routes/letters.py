@@ -18,7 +18,7 @@ from redrive.desk.models import DeadLetter
 from redrive.desk.preview import DryRun
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.request import Context, RequestContext, requires
+from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import (
     Body,
     Cursor,

@@ -21,7 +21,7 @@ from redrive.desk.saga import Saga, SagaEntry, Sagas
 from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.server.request import Context, RequestContext, requires
+from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import (
     Body,
     DryRunBody,
