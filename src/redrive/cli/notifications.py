@@ -52,7 +52,7 @@ def list_(reader: str | None, output: Output, target: Target, **options: Any) ->
     user = name_or_current_user(reader, "--reader")
     page = run_on(target, lambda app: app.notifications.list(reader=user, **options))
     columns: list[Column[InboxItem]] = [
-        *field_columns(ID="id", TOLD="at"),
+        *field_columns(ID="id", SENT="at"),
         Column("READ", lambda one: "yes" if one.read_at else "no"),
         Column("COUNT", lambda one: one.count),
         Column("WHAT", lambda one: one.title.removeprefix("[redrive] ")),
@@ -109,7 +109,7 @@ def rules(output: Output, target: Target) -> None:
     columns: list[Column[StoredRule]] = [
         *field_columns(WORKFLOW="workflow", TENANT="tenant"),
         Column("ON", lambda one: None if one.only_escalates else ", ".join(one.on) or "nothing"),
-        Column("TOLD", lambda one: ", ".join([*one.targets, *_name_inbox(one)])),
+        Column("TARGETS", lambda one: ", ".join([*one.targets, *_name_inbox(one)])),
         Column("ESCALATES", _describe_escalation),
         *field_columns(SET_BY="updated_by", SET="updated_at"),
     ]

@@ -341,7 +341,7 @@ class Replayer:
                 for name, value in (request.skip_steps or {}).items()
             },
         )
-        view = make_run_view(run, hears=False)
+        view = make_run_view(run, with_letter=False)
         if request.mode is ReplayMode.FULL:
             transition = restart_run(view, run.status, decision, _copy_run(run, self._clock.new_id()))
         else:

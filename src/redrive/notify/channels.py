@@ -60,13 +60,13 @@ class Channels:
             raise RegistrationError(
                 f"notify of workflow {workflow!r} has escalate: set REDRIVE_ESCALATE_AFTER, or store a rule"
             )
-        told = [target for target in rule.targets if target.kind in ("email", CHANNEL_KIND)]
-        kept = tuple(target for target in rule.targets if target not in told)
+        targets = [target for target in rule.targets if target.kind in ("email", CHANNEL_KIND)]
+        kept = tuple(target for target in rule.targets if target not in targets)
         if kept:
             name = f"workflow {workflow}"
             self._known[name] = kept
-            told.append(NotifyTarget(kind=CHANNEL_KIND, to=name))
-        return replace(rule, targets=tuple(told))
+            targets.append(NotifyTarget(kind=CHANNEL_KIND, to=name))
+        return replace(rule, targets=tuple(targets))
 
     def _read(self, given: Any, what: str) -> NotifyRule:
         try:

@@ -97,19 +97,19 @@ class Digest:
 
     async def run_once(self) -> int:
         """Send every due lane; return how many there were."""
-        told = 0
+        sent = 0
         while True:
             cases = await self._store.notifications.due(limit=_LANE_BATCH, newest=_NEWEST_FACTS)
-            before = told
+            before = sent
             for case in cases:
                 digest = await self._make_digest(case)
                 if digest is not None and await self._store.notifications.send(digest):
-                    told += 1
-            if len(cases) < _LANE_BATCH or told == before:
+                    sent += 1
+            if len(cases) < _LANE_BATCH or sent == before:
                 break
-        if told:
+        if sent:
             self._on_messages()
-        return told
+        return sent
 
     async def _make_digest(self, case: DueLane) -> LaneNotification | None:
         newest = case.notices[0].notice

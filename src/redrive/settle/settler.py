@@ -306,8 +306,8 @@ def make_refused(outcome: Outcome) -> Settled:
 # Recorded runs in the form that `decide` takes.
 
 
-def make_run_view(run: RunRow, *, hears: bool = True) -> RunView:
-    """Return a run as `decide` takes it, from its row. With `hears=False`, without its letter."""
+def make_run_view(run: RunRow, *, with_letter: bool = True) -> RunView:
+    """Return a run as `decide` takes it, from its row. With `with_letter=False`, without its letter."""
     return RunView(
         id=run.id,
         public_id=run.public_id,
@@ -317,7 +317,7 @@ def make_run_view(run: RunRow, *, hears: bool = True) -> RunView:
         input=run.input or "null",
         options=RunOptions() if run.options is None else parse_run_options(run.options),
         deaths=run.deaths,
-        letter=run.letter if hears else None,
+        letter=run.letter if with_letter else None,
         correlation_id=run.correlation_id,
         started_at=run.started_at,
         handler_for=run.handler_for,

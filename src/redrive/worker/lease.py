@@ -65,7 +65,7 @@ class Lease:
         self._on_beat = on_beat
         self._on_blocked = on_blocked
         self._overdue = overdue
-        self._heard_at = clock.monotonic()
+        self._answered_at = clock.monotonic()
         self._hung = False
         self.good_until = clock.monotonic() + self._good_for
         self._lost = False
@@ -121,7 +121,7 @@ class Lease:
 
         All runs of this worker are stuck then. Not renewing the lease lets other workers claim them.
         """
-        if self._clock.monotonic() - self._heard_at <= 2 * self._interval:
+        if self._clock.monotonic() - self._answered_at <= 2 * self._interval:
             self._hung = False
             return False
         try:
@@ -132,7 +132,7 @@ class Lease:
         if hung and not self._hung:
             log.error("the event loop is blocked by a step past its time limit: the lease is not renewed any more")
         if hung:
-            self._call_on_loop(self._hear)  # no answer to a heartbeat tells when the loop is free again
+            self._call_on_loop(self._note_answer)  # no answer to a heartbeat tells when the loop is free again
         self._hung = hung
         return hung
 
@@ -142,11 +142,11 @@ class Lease:
         except RuntimeError:
             log.debug("the event loop is closed; a message of the lease's thread is dropped")
 
-    def _hear(self) -> None:
-        self._heard_at = self._clock.monotonic()
+    def _note_answer(self) -> None:
+        self._answered_at = self._clock.monotonic()
 
     def _on_answer(self, beat: HeartbeatReply) -> None:
-        self._hear()
+        self._note_answer()
         self._on_beat(beat)
 
 

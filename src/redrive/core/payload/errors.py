@@ -26,8 +26,8 @@ _CONTAINERS = (list, tuple, set, frozenset)
 
 
 def build_payload_error(path: Path, why: Reason) -> PayloadError:
-    place = format_path(path)
-    return PayloadError(Reason(ReasonCode.FAULT, path=place or None, why=why), path=place)
+    where = format_path(path)
+    return PayloadError(Reason(ReasonCode.FAULT, path=where or None, why=why), path=where)
 
 
 def format_path(path: Path) -> str:

@@ -196,7 +196,7 @@ class _Scale:
         width = min(_GAP_WIDTH, _MAX_GAPS_WIDTH / max(1, len(idle)))
         self.idle = sum(until - since for since, until in idle)
         per_second = (CHART_WIDTH - width * len(idle)) / max(seconds - self.idle, 0.001)
-        self._points = [(0.0, 0.0)]  # the time and the place of each end of a gap; the scale is linear in between
+        self._points = [(0.0, 0.0)]  # the time and the position of each end of a gap; the scale is linear in between
         gaps = []
         for since, until in idle:
             last, x = self._points[-1]
@@ -209,13 +209,13 @@ class _Scale:
     def bar(
         self, since: datetime, until: datetime, tone: str, text: str = "", *, waiting: bool, attempt: int | None = None
     ) -> Bar:
-        x = self.place(self._since(since))
-        width = max(_MIN_BAR_WIDTH, self.place(self._since(until)) - x)
+        x = self.position(self._since(since))
+        width = max(_MIN_BAR_WIDTH, self.position(self._since(until)) - x)
         seconds = max(0.0, (until - since).total_seconds())
         return Bar(min(x, CHART_WIDTH - width), width, tone, waiting, seconds, text, attempt)
 
-    def place(self, seconds: float) -> float:
-        """Return the place of a time, given in seconds since the beginning."""
+    def position(self, seconds: float) -> float:
+        """Return the position of a time, given in seconds since the beginning."""
         for (since, x), (until, end) in pairwise(self._points):
             if seconds <= until:
                 return x + (end - x) * max(0.0, seconds - since) / max(until - since, 1e-9)

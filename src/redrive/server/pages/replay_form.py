@@ -268,11 +268,11 @@ def _parse_json_field(form: Form, name: str, unread: dict[str, Reason]) -> Any:
 
 
 def split_faults(refusal: Reason) -> tuple[dict[str, Reason], list[Reason]]:
-    """Return the faults of a refusal by place in the input, and those without a place."""
+    """Return the faults of a refusal by path in the input, and those without a path."""
     if not refusal.faults:
         return {}, [refusal]
     placed: dict[str, Reason] = {}
-    for place, why in refusal.faults:
-        if place:
-            placed.setdefault(place, why)
-    return placed, [why for place, why in refusal.faults if not place]
+    for path, why in refusal.faults:
+        if path:
+            placed.setdefault(path, why)
+    return placed, [why for path, why in refusal.faults if not path]

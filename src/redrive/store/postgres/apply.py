@@ -166,7 +166,7 @@ async def _apply_call(
         values |= apply_rest.NO_MESSAGES if sent is None else sent | apply_rest.group_columns(transitions, carriers)
         more = {"told": rest or "{}", "begun": starts}
         row = await connection.row(SQL["apply_with_rest"], worker=worker, now=clock.given(), **more, **values)
-    now, kept = clock.heard(row[0]), row[1]
+    now, kept = clock.observe(row[0]), row[1]
     yes, no = TransitionResult(True, now), TransitionResult(False, now)
     results = [yes if each else no for each in kept]
     if values.get("m_group"):
@@ -205,9 +205,9 @@ class _Columns:
         if clears or transition.version is not None:
             self._add_rare("marks", {"t": number, "clears": clears, "version": transition.version})
         for each in transition.attempts:
-            place = {"t": number, "idx": each.index, "tenant": transition.tenant, "ending": each.end._value_}
+            shared = {"t": number, "idx": each.index, "tenant": transition.tenant, "ending": each.end._value_}
             texts = {"failure": escape_nul(each.failure), "decision": escape_nul(each.decision)}
-            self._add_rare("attempts", {**as_dict(each), **place, **texts})
+            self._add_rare("attempts", {**as_dict(each), **shared, **texts})
         if transition.letter is not None:
             letter = transition.letter
             texts = {name: escape_nul(getattr(letter, name)) for name in ("reason", "message", "failure")}

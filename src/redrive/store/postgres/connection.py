@@ -374,7 +374,7 @@ class DatabaseClock:
         """Return the value of `:now` in statements: None for the server's own time, else the test clock's."""
         return None if self._is_real else self._clock.now()
 
-    def heard(self, now: int) -> int:
+    def observe(self, now: int) -> int:
         """Learn the server's time from an answer; return that time."""
         if self._is_real:
             ahead = now - self._clock.monotonic() * MICROS

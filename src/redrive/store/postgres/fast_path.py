@@ -79,7 +79,7 @@ async def apply_few(
     )
     if row["kept"] is None:
         return None
-    now = clock.heard(row["now"])
+    now = clock.observe(row["now"])
     return [TransitionResult(row["kept"], now)] * len(transitions)
 
 

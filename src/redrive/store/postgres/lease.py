@@ -144,7 +144,7 @@ async def renew_lease(
         indexes=[index for _, index in entries],
         details=[heartbeats[entry] for entry in entries],
     )
-    return HeartbeatReply(alive=alive, held=frozenset(held), now=session.clock.heard(now))
+    return HeartbeatReply(alive=alive, held=frozenset(held), now=session.clock.observe(now))
 
 
 async def expire_workers(session: PostgresSession, *, certain: bool) -> tuple[list[WorkerRow], list[int]]:

@@ -52,7 +52,7 @@ async def start(
         return []
     if len(runs) == 1 and (single := await start_single(connection, clock, runs[0], worker)) is not None:
         now, version, id, deadline = single
-        clock.heard(now)
+        clock.observe(now)
         run = runs[0]
         claimed = None if id is None else claimed_at_start(run, id, version=version, deadline=deadline, now=now)
         return [StartResult(run.public_id, new=True, claimed=claimed)]
@@ -62,7 +62,7 @@ async def start(
             await put_index(connection, runs)
     else:
         row = await _insert_runs(connection, clock, runs, worker)
-    clock.heard(row["now"])
+    clock.observe(row["now"])
     bound: _KeyBindings = {}
     if row["keys"]:
         keys = zip(row["tenants"], row["keys"], strict=True)
@@ -179,7 +179,7 @@ async def claim(connection: Connection, clock: DatabaseClock, claim: ClaimReques
         most=workers.MOST_LANES,
         suspect=claim.suspect,
     )
-    now = clock.heard(rows[0]["now"])
+    now = clock.observe(rows[0]["now"])
     found, heads = _parse_lanes(rows, now, claim)
     suspect, suspect_at = rows[0]["suspect"], rows[0]["suspect_at"]
     if suspect is not None and suspect_at > now:
@@ -204,7 +204,7 @@ async def claim(connection: Connection, clock: DatabaseClock, claim: ClaimReques
         suspect=suspect,
         capacity=claim.capacity,
     )
-    now = clock.heard(taken[0]["now"])
+    now = clock.observe(taken[0]["now"])
     if taken[0]["claimer"] is None:
         return ClaimResult(runs=[], now=now, next_in=None, after=claim.after)
     got = [row for row in taken if row["id"] is not None]

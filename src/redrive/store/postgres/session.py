@@ -55,7 +55,7 @@ class PostgresSession(Session):
         return [unescape_row(row) for row in found]
 
     async def now(self) -> int:
-        return self.clock.heard(await self.connection.value(_SERVER_TIME, now=self.clock.given()))
+        return self.clock.observe(await self.connection.value(_SERVER_TIME, now=self.clock.given()))
 
     async def note(self, lines: Iterable[AuditWrite]) -> None:
         await write_audit(self.connection, self.clock, lines)
