@@ -8,7 +8,10 @@ from contextlib import closing
 
 import asyncpg
 
-__all__ = ["copy_letters", "copy_rows", "vacuum"]
+from bench.ours.witness import Witness
+from redrive.app import RunHandle
+
+__all__ = ["copy_letters", "copy_rows", "copy_run", "vacuum"]
 
 CHUNK = 100_000
 
@@ -18,8 +21,11 @@ async def copy_rows(url: str, table: str, where: str, own: Mapping[str, str], ti
     if url.startswith("sqlite:///"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as con:
             columns = [row[1] for row in con.execute(f"PRAGMA table_info({table})")]
-            numbers = f"WITH RECURSIVE s (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM s WHERE n < {times})"
-            con.execute(f"{numbers} {_statement(table, columns, where, own, 's')}")
+            for first in range(1, times + 1, CHUNK):
+                last = min(first + CHUNK - 1, times)
+                numbers = f"WITH RECURSIVE s (n) AS (VALUES ({first}) UNION ALL SELECT n + 1 FROM s WHERE n < {last})"
+                con.execute(f"{numbers} {_statement(table, columns, where, own, 's')}")
+                con.commit()
             con.execute("ANALYZE")
             con.commit()
         return
@@ -37,6 +43,16 @@ async def copy_rows(url: str, table: str, where: str, own: Mapping[str, str], ti
         await con.execute(f"VACUUM ANALYZE {table}")
     finally:
         await con.close()
+
+
+async def copy_run(url: str, handle: RunHandle[object], times: int) -> None:
+    """Copy a run with its input, its result and its journal so many times."""
+    witness = Witness(url)
+    run, last = await witness.find_run(handle)
+    own = {"run": f"{last} + n"}
+    for table in ("inputs", "results", "entries"):
+        await copy_rows(url, table, f"t.run = {run}", own, times)
+    await copy_rows(url, "runs", f"t.id = {run}", {"id": f"{last} + n", "public_id": f"'copy' || ({last} + n)"}, times)
 
 
 async def copy_letters(url: str, own: Mapping[str, str], times: int) -> None:

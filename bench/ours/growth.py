@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from bench.cpu import Cpu
-from bench.ours.crowd import Crowd
+from bench.ours.copies import copy_run
 from bench.ours.flows import Flows
 from bench.ours.job import Job
 from bench.ours.throughput import STEPS, burst
+from bench.ours.witness import Witness
 
 __all__ = ["growth"]
 
 BURSTS, RUNS = 20, 1000
+FINISHED_PER_SLEEPING = 10
+LOOK = 0.1
 
 
 async def growth(job: Job) -> dict[str, float]:
-    """Bursts on a store with millions of finished one-step runs and on an empty one beside it, in turn.
+    """Bursts on a store with millions of finished one-step runs and of sleeping ones, and on an empty store, in turn.
 
     In turn, because what else happens on the machine then hits both alike.
     """
     full = Flows(job.url, concurrency=job.concurrency)
-    empty = Flows(f"{job.url}?schema=redrive_empty", concurrency=job.concurrency)
+    empty = Flows(_beside(job.url), concurrency=job.concurrency)
     async with full.app, empty.app:
-        (first,) = await full.one.start_many([(0,)])
-        await first.result()
-        await Crowd(job.url).copy(first, job.size)
+        finished, sleeping = await full.one.start(0), await full.sleepy.start(0)
+        await finished.result()
+        while not await Witness(job.url).count("SLEEPING"):  # noqa: ASYNC110  the store has no event for it
+            await asyncio.sleep(LOOK)
+        await copy_run(job.url, finished, job.size)
+        await copy_run(job.url, sleeping, job.size // FINISHED_PER_SLEEPING)
         speeds = {"full": _Speed(full, job.server), "empty": _Speed(empty, job.server)}
         for _ in range(BURSTS):
             for speed in speeds.values():
@@ -33,6 +40,11 @@ async def growth(job: Job) -> dict[str, float]:
     figures = {name: speed.steps for name, speed in speeds.items()}
     used = {f"cpu_{name}": speed.cpu for name, speed in speeds.items()}
     return {**figures, **used, "kept": figures["full"] / figures["empty"] * 100}
+
+
+def _beside(url: str) -> str:
+    """Return the URL of another store: in another file of the folder, or in another schema of the database."""
+    return f"{url}.empty" if url.startswith("sqlite:") else f"{url}?schema=redrive_empty"
 
 
 class _Speed:

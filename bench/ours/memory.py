@@ -7,7 +7,7 @@ import gc
 import os
 from pathlib import Path
 
-from bench.ours.crowd import Crowd
+from bench.ours.copies import copy_run
 from bench.ours.flows import Flows
 from bench.ours.job import Job
 from bench.ours.throughput import burst
@@ -27,7 +27,7 @@ async def memory(job: Job) -> dict[str, float]:
     async with flows.app as app:
         first = await _work(flows, witness, PUT_DOWN)
         before = _resident()
-        await Crowd(job.url).copy(first, job.size)
+        await copy_run(job.url, first, job.size)
         await _work(flows, witness, job.size + 2 * PUT_DOWN)
         assert app.runtime.worker is not None
         assert not app.runtime.worker.executions

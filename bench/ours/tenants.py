@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from bench.ours.crowd import Crowd
+from bench.ours.copies import copy_run
 from bench.ours.flows import Flows
 from bench.ours.job import Job
 from bench.ours.witness import Witness
@@ -21,7 +21,7 @@ async def tenants(job: Job) -> dict[str, float]:
     flows = Flows(job.url, concurrency=job.concurrency)
     async with flows.app.client():
         (first,) = await flows.five.start_many([_start(0, "large")])
-        await Crowd(job.url).copy(first, job.size - 1)
+        await copy_run(job.url, first, job.size - 1)
     async with flows.app:
         begun = time.perf_counter()
         small = [_start(number, f"small-{number % SMALL}") for number in range(SMALL * EACH)]

@@ -65,6 +65,13 @@ class Witness:
         [(number,)] = await self._ask("SELECT count(*) FROM runs WHERE status = $1", status)
         return int(number)
 
+    async def find_run(self, handle: RunHandle[Any]) -> tuple[int, int]:
+        """Return the number of a run in the store, and the highest such number."""
+        [(run, last)] = await self._ask(
+            "SELECT id, (SELECT max(id) FROM runs) FROM runs WHERE public_id = $1", handle.id
+        )
+        return int(run), int(last)
+
     async def busy(self) -> bool:
         """True while a run has not ended."""
         [(left,)] = await self._ask(
