@@ -162,7 +162,7 @@ SCHEDULED = {(record, name) for record in ("NewSchedule", "ScheduleRow") for nam
 CLEAR_HERE = {(record, "reason") for record in PEOPLES} | FIGURES | SCHEDULED
 CLEAR_HERE |= {(record, "list") for record in ("NewView", "ViewKey", "ViewRow")}
 CLEAR_HERE |= {("Receipt", "digest"), ("Receipt", "make_answer")}  # `ReceiptWrite` is what is stored
-CLEAR_HERE |= {("Bundle", "sinks"), ("PurgeRequest", "keeps"), ("DeliveryRow", "behind")}
+CLEAR_HERE |= {("Bundle", "sinks"), ("PurgeRequest", "keeps"), ("DeliveryRow", "behind"), ("Rate", "unit")}
 NOT_STORED = {"redrive.store.list_query", "redrive.reasons.reason", "redrive.core.run_options", "redrive.core.schedule"}
 # Heartbeats are encrypted by the lease and decrypted with their entry.
 # Searchable fields of runs are hashed pair by pair.

@@ -54,7 +54,7 @@ async def test_a_crash_differs_from_a_stop_and_is_reported_for_an_hour(kit: Kit)
 
 
 async def test_live_workers_are_listed_however_many_have_ended(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.store.workers.MAX_WORKERS", 3)
+    monkeypatch.setattr("redrive.store.workers.MAX_LISTED_WORKERS", 3)
     alive = await kit.worker()
     ended = [await kit.worker() for _ in range(4)]
     for worker in ended:

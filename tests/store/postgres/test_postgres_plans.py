@@ -18,7 +18,7 @@ from redrive.store.postgres.connection import Connection
 from redrive.store.session import Statements
 from redrive.store.sql_files import NumberedStatement, number_parameters, replace_schema
 
-FILES = ("starts", "claims", "workers", "runs", "letters", "catalogue", "recovery", "settings")
+FILES = ("starts", "claims", "workers", "runs", "letters", "catalogue", "chores", "settings")
 
 
 def statements(file: str) -> dict[str, NumberedStatement]:

@@ -20,7 +20,7 @@ PACKAGE = "redrive.store.sqlite"
 LARGE = {"runs", "entries", "attempts", "inputs", "results", "letters", "idempotency", "replays", "audit"}
 ALIASES = {"r", "e", "i", "o", "l", "k", "a", "held", "head", "holder"}
 FILES = (
-    "starts", "writes", "claims", "workers", "runs", "letters", "catalogue", "recovery", "settings",
+    "starts", "writes", "claims", "workers", "runs", "letters", "catalogue", "chores", "settings",
 )  # fmt: skip
 
 BOUNDED = {"delete_old_audit"}  # reads the oldest rows, no more than it may remove
@@ -82,19 +82,19 @@ def test_no_statement_scans_a_large_table(con: sqlite3.Connection, file: str, na
         ("claims", "journals", "entries_of_run (run=?)"),
         ("workers", "held_ids", "runs_held (worker=?)"),
         ("workers", "record_step_heartbeat", "entries_of_run (run=? AND idx=?)"),
-        ("recovery", "stuck_runs", "entries_limited (limit_at>? AND limit_at<?)"),
-        ("recovery", "overdue", "runs_deadline (deadline>? AND deadline<?)"),
-        ("recovery", "ended_workflows", "runs_finished (workflow>?)"),
-        ("recovery", "unescalated", "letters_unescalated (tenant=? AND workflow>?)"),
-        ("recovery", "unescalated", "letters_unescalated (tenant>?)"),
-        ("recovery", "letters_to_escalate", "letters_unescalated (tenant=? AND workflow=? AND failed_at<?)"),
-        ("recovery", "old_runs", "runs_finished (workflow=? AND finished_at>? AND finished_at<?)"),
-        ("recovery", "surplus_runs", "runs_finished (workflow=? AND finished_at>?)"),
-        ("recovery", "surplus_runs", "last USING INTEGER PRIMARY KEY (rowid=?)"),
-        ("recovery", "surplus_runs", "r USING INDEX runs_finished (workflow=? AND finished_at>? AND finish"),
-        ("recovery", "surplus_runs", "sqlite_autoindex_letters_2 (run=?)"),
-        ("recovery", "old_keys", "idempotency_expiring (expires_at<?)"),
-        ("recovery", "runs_with_expired_letters", "letters_expiring (expires_at<?)"),
+        ("chores", "stuck_runs", "entries_limited (limit_at>? AND limit_at<?)"),
+        ("chores", "overdue", "runs_deadline (deadline>? AND deadline<?)"),
+        ("chores", "ended_workflows", "runs_finished (workflow>?)"),
+        ("chores", "unescalated", "letters_unescalated (tenant=? AND workflow>?)"),
+        ("chores", "unescalated", "letters_unescalated (tenant>?)"),
+        ("chores", "letters_to_escalate", "letters_unescalated (tenant=? AND workflow=? AND failed_at<?)"),
+        ("chores", "old_runs", "runs_finished (workflow=? AND finished_at>? AND finished_at<?)"),
+        ("chores", "surplus_runs", "runs_finished (workflow=? AND finished_at>?)"),
+        ("chores", "surplus_runs", "last USING INTEGER PRIMARY KEY (rowid=?)"),
+        ("chores", "surplus_runs", "r USING INDEX runs_finished (workflow=? AND finished_at>? AND finish"),
+        ("chores", "surplus_runs", "sqlite_autoindex_letters_2 (run=?)"),
+        ("chores", "old_keys", "idempotency_expiring (expires_at<?)"),
+        ("chores", "runs_with_expired_letters", "letters_expiring (expires_at<?)"),
         ("writes", "supersede", "entries_of_run (run=? AND idx=?)"),
         ("writes", "loosen", "entries_of_run (run=? AND idx=?)"),
         ("writes", "move_letter", "sqlite_autoindex_letters_1 (public_id=?)"),
@@ -108,9 +108,9 @@ def test_no_statement_scans_a_large_table(con: sqlite3.Connection, file: str, na
         ("letters", "letters_of_runs", "sqlite_autoindex_letters_2 (run=?)"),
         ("letters", "replays", "PRIMARY KEY (letter=?)"),
         ("letters", "triage", "sqlite_autoindex_letters_1 (public_id=?)"),
-        ("recovery", "delete_old_replays", "PRIMARY KEY (letter=?)"),
-        ("recovery", "delete_old_audit", "INTEGER PRIMARY KEY"),
-        ("recovery", "delete_old_letters", "letters_closed (closed_at>? AND closed_at<?)"),
+        ("chores", "delete_old_replays", "PRIMARY KEY (letter=?)"),
+        ("chores", "delete_old_audit", "INTEGER PRIMARY KEY"),
+        ("chores", "delete_old_letters", "letters_closed (closed_at>? AND closed_at<?)"),
     ],
 )
 def test_each_statement_uses_its_index(con: sqlite3.Connection, file: str, name: str, index: str) -> None:
