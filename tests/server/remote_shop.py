@@ -46,3 +46,27 @@ async def remote_hold(name: str) -> int:
 @app.workflow
 async def remote_freeze(name: str) -> str:
     return await frozen(name)
+
+
+@app.step
+async def link(name: str, number: int) -> int:
+    await asyncio.sleep(0.02)
+    note(f"linked {name} {number}")
+    return number + 1
+
+
+@app.step(at_most_once=True)
+async def pay_once(name: str) -> None:
+    note(f"paid {name}")
+    await asyncio.sleep(0.02)
+
+
+@app.workflow
+async def remote_chain(name: str) -> int:
+    number = 0
+    for _ in range(2):
+        number = await link(name, number)
+    await pay_once(name)
+    for _ in range(3):
+        number = await link(name, number)
+    return number

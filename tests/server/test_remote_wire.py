@@ -104,7 +104,7 @@ NEW = NewRun(
 )
 RECORDS: dict[str, Any] = {
     "registration": wire.Registration(
-        name="host:1", protocols=(1,), lease=30 * MICROS, queues=("a",),
+        name="host:1", protocols=(1,), lease=30 * MICROS, queues=("a",), previous=8,
         catalogue=Catalogue(version="v1", workflows=(ITEM,), steps=(ITEM,)),
     ),
     "registered": wire.Registered(
@@ -140,10 +140,11 @@ RECORDS: dict[str, Any] = {
     "permit": PermitRequest(tenant="acme", key="bank", settings="{}", run=7, fence=3, index=2),
     "permitted": Permit(admission=Admission.PROBE, row=CIRCUIT),
     "circuit": wire.CircuitCall(tenant="acme", key="bank", settings="{}"),
-    "circuits": wire.CircuitsCall(since=5, successes=(SuccessCount("acme", "bank", "{}", 4, 5),)),
+    "circuits": wire.CircuitsCall(since=5, number=3, successes=(SuccessCount("acme", "bank", "{}", 4, 5),)),
     "version": wire.VersionCall(version="v1"),
     "version_answer": wire.VersionReply(alive=True),
     "done": wire.Done(now=5),
+    "retire": wire.RetireCall(),
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import cluster
 import httpx2
 import pytest
+from msgspec import structs
 from server_kit import HERE, PATIENCE, PREFIX, SECRET, Process, World, access_of, opened, populated
 
 import redrive
@@ -24,8 +25,8 @@ from redrive import Redrive, RetryPolicy
 from redrive.core.roles import ALL_TENANTS, Role
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
-from redrive.errors import ConfigurationError, NotAllowed, NotSignedIn, RunFailed
-from redrive.store.accounts import NewToken
+from redrive.errors import ConfigurationError, InputError, NotAllowed, NotSignedIn, RunFailed
+from redrive.store.accounts import NewToken, TokenKind
 from redrive.store.postgres import PostgresStore
 from redrive.store.workers import Catalogue, NewWorker, Receipt, StaleBatch
 
@@ -267,8 +268,13 @@ async def open_client(app: Redrive) -> None:
 
 
 @asynccontextmanager
-async def dropping_proxy(targets: Callable[[], str], every: int) -> AsyncIterator[str]:
-    """Forward connections to a target, and close every n-th one after its answer came, without passing it on."""
+async def dropping_proxy(
+    targets: Callable[[], str], every: int, is_cut: Callable[[], bool] = lambda: False
+) -> AsyncIterator[str]:
+    """Forward connections to a target, and close every n-th one after its answer came, without passing it on.
+
+    While `is_cut` returns True, no request is forwarded.
+    """
     count = 0
     tasks: set[asyncio.Task[Any]] = set()
 
@@ -283,6 +289,8 @@ async def dropping_proxy(targets: Callable[[], str], every: int) -> AsyncIterato
             back, there = await asyncio.open_connection(host, int(port))
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
+                if is_cut():
+                    return
                 there.write(head + await reader.readexactly(_length(head)))
                 answer = await back.readuntil(b"\r\n\r\n")
                 answer += await back.readexactly(_length(answer))
@@ -424,6 +432,97 @@ async def test_a_killed_worker_is_replaced_and_a_late_one_refused(remote: Remote
     assert numbers == ["1", "1"]  # taken over under the same number
 
 
+async def test_killed_workers_lose_nothing_and_repeat_no_step_that_must_not_be(remote: Remote, tmp_path: Path) -> None:
+    """Workers are killed with -9 in the middle of 30 runs, twice; the third one ends them."""
+
+    def start(name: str) -> str:
+        with remote.http() as http:
+            http.base_url = f"{remote.process.address}{PREFIX}"
+            answer = http.post("/runs?tenant=default", json={"workflow": "remote_chain", "input": {"name": name}})
+            assert answer.status_code in (201, 202), answer.text
+            return str(answer.json()["id"])
+
+    with worker_process(remote, tmp_path) as worker:
+        assert "working on" in worker.stdout.readline()  # the server knows the code from now on
+    ids = [start(f"c{number}") for number in range(30)]
+
+    def count(what: str) -> int:
+        return sum(line.startswith(what) for line in lines(tmp_path))
+
+    for kill in range(3):
+        before = count("linked")
+        with worker_process(remote, tmp_path) as worker:
+            assert "working on" in worker.stdout.readline()
+            if kill < 2:
+                await until(lambda enough=before + 8: count("linked") >= enough, "steps end")
+                worker.kill()
+                worker.wait(PATIENCE)
+                continue
+            async with opened(remote.world.url) as store:
+                end = time.monotonic() + PATIENCE
+                while any(row.finished_at is None for row in await store.runs_by_id(ids)):
+                    assert time.monotonic() < end, "the runs never ended"
+                    await asyncio.sleep(0.1)
+                rows = await store.runs_by_id(ids)
+                journals = {row.public_id: await store.journal(row.id) for row in rows}
+    paid = [line.split()[1] for line in lines(tmp_path) if line.startswith("paid")]
+    assert len(paid) == len(set(paid)), "a step that may be called at most once was called twice"
+    for row in rows:
+        entries = journals[row.public_id]
+        assert len({entry.key for entry in entries}) == len(entries)
+        if row.status == RunStatus.SUCCESS:
+            assert [entry.status for entry in entries] == ["SUCCESS"] * 6
+            assert row.output == "5"
+        else:  # killed in the step that may be called at most once: a user decides
+            assert row.status == RunStatus.DLQ_PENDING
+            assert next(entry for entry in entries if entry.status != "SUCCESS").name == "pay_once"
+    assert sum(row.status == RunStatus.SUCCESS for row in rows) >= 20
+    links = [tuple(line.split()[1:]) for line in lines(tmp_path) if line.startswith("linked")]
+    assert len(links) - len(set(links)) <= 2 * 10  # each kill repeats at most the steps that were under way
+
+
+async def test_a_worker_that_was_cut_off_comes_back_without_suspects(remote: Remote) -> None:
+    """A partition longer than the lease: the runs are begun again together, not one suspect after the other."""
+    began, go, cut = 0, asyncio.Event(), False
+    async with dropping_proxy(lambda: remote.process.address, 0, lambda: cut) as proxy:
+        app = remote.app(url=proxy, lease="2s")
+
+        @app.step
+        async def held() -> int:
+            nonlocal began
+            began += 1
+            await go.wait()
+            return 1
+
+        @app.workflow
+        async def remote_partition() -> int:
+            return await held()
+
+        async with app:
+            handles = await remote_partition.start_many([() for _ in range(20)])
+            await until(lambda: began == 20, "all steps begin")
+            worker = app.runtime.worker
+            assert worker is not None
+            first = worker.id
+            cut = True
+            async with opened(remote.world.url) as store:
+
+                async def suspects() -> int:
+                    rows = await store.runs_by_id([handle.id for handle in handles])
+                    return sum(row.deaths for row in rows)
+
+                end = time.monotonic() + PATIENCE
+                while await suspects() < 20:
+                    assert time.monotonic() < end, "the worker was never declared dead"
+                    await asyncio.sleep(0.05)
+                cut = False
+                await until(lambda: began == 40, "all steps begin again")
+                assert worker.id != first
+                assert await suspects() == 0
+            go.set()
+            assert [await handle.result("30s") for handle in handles] == [1] * 20
+
+
 async def test_cancel_and_revocation_reach_a_worker(remote: Remote, tmp_path: Path) -> None:
     async with opened(remote.world.url) as store:
         made = await access_of(store).create_token(NewToken(tenant=ALL_TENANTS, role=Role.WORKER, name="own"))
@@ -563,6 +662,60 @@ def test_batches_are_ordered_and_repeats_get_the_same_answer(remote: Remote) -> 
         )
 
 
+def test_an_id_or_a_key_that_belongs_to_something_else_is_refused(remote: Remote) -> None:
+    other = remote.world.ids["globex"]["run"]
+    with remote.http(remote.world.tokens["acme", "WORKER"]) as http:
+        worker = register(http, "acme_ids").json()["worker"]
+    with remote.http(remote.world.tokens["acme", "WORKER"], worker) as http:
+
+        def start(run_id: str, **more: Any) -> dict[str, Any]:
+            answer = http.post("/start", json=start_body("acme", "acme_ids", run_id, **more))
+            assert answer.status_code == 200, answer.text
+            (found,) = answer.json()
+            return {name: found.get(name, False) for name in ("new", "clash")}
+
+        assert start("acme-ids-1") == {"new": True, "clash": False}
+        assert start("acme-ids-1") == {"new": True, "clash": False}  # the first answer may have been lost
+        assert start("acme-ids-1", input='{"other": 1}') == {"new": False, "clash": True}
+        assert start(other) == {"new": False, "clash": True}
+        keys = ["idem_job:acme:acme_ids:" + "k" * (1 << 20), "idem_job:acme:acme_ids:", "idem_flow:acme:run:step:0",
+                "idem_cron:acme:acme_ids:daily:2026", "idem_job:acme:acme_ids:a:b"]  # fmt: skip
+        for key in keys:
+            refused = http.post("/start", json=start_body("acme", "acme_ids", "acme-ids-2", key=key, key_hash="h"))
+            assert refused.status_code == 422, (key[:50], refused.text)
+            assert len(refused.content) < 2000
+        tiny = b'{"outcomes":[' + b"1," * (1 << 20) + b"1]}"
+        refused = http.post("/begun", content=tiny, headers={"Content-Type": "application/json"})
+        assert "outcomes[0]" in refused.json()["detail"]  # refused at the first one
+        assert http.post("/retire", json={"steps": 1}).status_code == 200  # unknown fields are ignored
+    with remote.http(remote.world.tokens["globex", "WORKER"]) as http:
+        there = register(http, "globex_version", version="globex-only").json()["worker"]
+    with remote.http(remote.world.tokens["globex", "WORKER"], there) as http:
+        assert http.post("/version", json={"version": "globex-only"}).json() == {"alive": True}
+    with remote.http(remote.world.tokens["acme", "WORKER"]) as http:
+        here = register(http, "acme_ids").json()["worker"]
+    with remote.http(remote.world.tokens["acme", "WORKER"], here) as http:
+        assert http.post("/version", json={"version": "globex-only"}).json() == {"alive": False}
+
+
+def test_the_runs_that_a_token_holds_are_limited(own_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.server.remote_workers.MAX_HELD_RUNS", 2)
+    monkeypatch.setattr("redrive.server.remote_workers._COUNT_LIFETIME", 0.0)
+    headers = {"Redrive-Protocol": "1"}
+    http = own_world.client("acme", "WORKER", headers=headers)
+    http.base_url = f"{own_world.address}{PREFIX}/worker"
+    for _ in range(2):  # two workers of one token share its limit
+        http.headers["Redrive-Worker"] = str(register(http, "acme_many").json()["worker"])
+        body = start_body("acme", "acme_many", "many-0")
+        body["runs"] = [{**body["runs"][0], "public_id": f"many-{number}"} for number in range(5)]
+        claimed = [each.get("claimed") for each in http.post("/start", json=body).json()]
+        assert claimed == [None] * 5  # more than the token may hold, so they wait for a claim
+    assert len(http.post("/claim", json={"capacity": 5, "suspect": False}).json()["runs"]) == 2
+    refused = http.post("/claim", json={"capacity": 5, "suspect": False})
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+    assert "2 runs" in refused.json()["detail"]
+
+
 def test_records_that_cannot_be_read_back_are_refused(remote: Remote) -> None:
     deep = "[" * 500 + "]" * 500
     with remote.http(remote.world.tokens["acme", "WORKER"]) as http:
@@ -608,7 +761,14 @@ def test_records_that_cannot_be_read_back_are_refused(remote: Remote) -> None:
         calls: list[tuple[str, dict[str, Any]]] = [
             ("/circuit", {"tenant": "acme", "key": "k", "settings": "zz"}),
             ("/circuit", {"tenant": "acme", "key": "k", "settings": "[1]"}),
-            ("/circuits", {"successes": [{"tenant": "acme", "key": "k", "settings": "zz", "calls": 1, "last_at": 1}]}),
+            ("/circuits", {"successes": [{"tenant": "acme", "key": "k", "settings": "{}", "calls": 1, "last_at": 1}]}),
+            (
+                "/circuits",
+                {
+                    "number": 1,
+                    "successes": [{"tenant": "acme", "key": "k", "settings": "zz", "calls": 1, "last_at": 1}],
+                },
+            ),
             ("/beat", {"steps": [{"run": held["id"], "index": 0, "details": "x" * (2 << 20)}]}),
             ("/beat", {"steps": [{"run": held["id"], "index": 2**40}]}),
             ("/beat", {"steps": [{"run": held["id"], "index": 0}] * 10_001}),
@@ -618,7 +778,8 @@ def test_records_that_cannot_be_read_back_are_refused(remote: Remote) -> None:
             refused = http.post(path, json=call)
             assert refused.status_code == 422, (path, refused.text)
         assert http.post("/retire", json={}).status_code == 200
-    assert remote.world.client("acme", "ADMIN").get("/runs").status_code == 200
+    listed = remote.world.client("acme", "ADMIN").get("/runs")
+    assert listed.status_code == 200, "".join(remote.process.lines[-30:])
 
 
 def test_a_tenant_reaches_nothing_of_another_one(remote: Remote) -> None:
@@ -737,6 +898,26 @@ async def test_an_unreadable_run_of_a_tenant_becomes_a_letter(remote: Remote) ->
         refused = http.post("/begun", json=many)
         assert (refused.status_code, "at most 256" in refused.text) == (422, True), refused.text
         http.post("/retire", json={}).raise_for_status()
+
+
+async def test_a_token_for_single_steps_registers_no_others(remote: Remote) -> None:
+    async with opened(remote.world.url) as store:
+        admin = access_of(store)
+        new = NewToken(tenant="acme", role=Role.WORKER, name="steps", steps=("render",))
+        made = await admin.create_token(new)
+        assert made.token.steps == ("render",)
+        with pytest.raises(InputError, match="WORKER"):
+            await admin.create_token(structs.replace(new, role=Role.STAFF))
+        signed = await admin.create_token(structs.replace(new, kind=TokenKind.JWT))
+    for secret in (made.secret, signed.secret):
+        with remote.http(secret) as http:
+            item = {"options": "{}", "schema_in": "{}", "schema_out": "{}"}
+            for name, status in (("render", 200), ("charge", 403)):
+                catalogue = {"version": "v", "workflows": [], "steps": [{"name": name, **item}]}
+                body = {"name": "steps", "protocols": [1], "catalogue": catalogue, "lease": 30_000_000}
+                answer = http.post("/register", json=body)
+                assert answer.status_code == status, answer.text
+            assert "render" in answer.json()["detail"]
 
 
 async def test_a_token_that_is_refused_ends_the_opening(remote: Remote) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from redrive.app import register
 from redrive.app.catalogue import FailureHandlers, check_schedule_inputs, compute_version, make_catalogue
@@ -350,7 +350,8 @@ class Redrive:
         if self.settings.url.startswith(("http://", "https://")):
             from redrive.app.remote_runtime import RemoteRuntime
 
-            runtime = await self.attach(RemoteRuntime(self, clock))
+            # It has the calls of a runtime that need no store, and refuses the others by name.
+            runtime = await self.attach(cast("Runtime", RemoteRuntime(self, clock)))
         else:
             runtime = await self.attach(Runtime(self, make_store(self.settings, clock), clock))
         try:

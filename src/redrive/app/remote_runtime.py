@@ -10,12 +10,11 @@ import asyncio
 import ipaddress
 import json
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from redrive.app.events import send_once
-from redrive.app.results import Results, RunResult
-from redrive.app.runtime import Runtime
+from redrive.app.results import RunResult
+from redrive.app.runtime import RuntimeBase
 from redrive.clock import MICROS, Clock
 from redrive.core.idempotency import decode_key
 from redrive.core.states import RunStatus
@@ -25,8 +24,6 @@ from redrive.desk.models import SentEvent
 from redrive.desk.runs import StartRequest
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError
-from redrive.observability.counters import Counters
-from redrive.observability.tracing import current_traceparent, make_tracing
 from redrive.remote.backend import RemoteBackend
 from redrive.remote.client import TOKEN_VARIABLE, Address, Client
 from redrive.remote.desk import Remote, RemoteRuns
@@ -34,7 +31,6 @@ from redrive.settle.settler import parse_run_options
 from redrive.store.port import Store
 from redrive.store.runs import StartResult, caller_key
 from redrive.worker.attempt import Attempt
-from redrive.worker.rollback import ActionRunner
 from redrive.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -51,13 +47,11 @@ class _SendingRuns(RemoteRuns):
         return await send_once(request, super()._send)
 
 
-class RemoteRuntime(Runtime):
+class RemoteRuntime(RuntimeBase):
     """The parts of an open app that reaches its store through a server."""
 
     def __init__(self, app: Redrive, clock: Clock) -> None:
         settings = app.settings
-        self._app = app
-        self.clock = clock
         self._address = Address.read(settings.url)
         self._token = settings.token
         if not self._token:
@@ -70,27 +64,23 @@ class RemoteRuntime(Runtime):
                 "payloads: write https://, or set REDRIVE_ALLOW_PLAIN=yes if the network is private"
             )
         _refuse_what_needs_the_store(app)
+        self._source = _ServerResults(Client(self._address, self._token))
+        super().__init__(app, clock, self._source)
         self.remote = remote = Remote(settings.url, self._token, app.registered_steps)
         self.runs, self.dlq, self.starter = remote.make_runs(_SendingRuns), remote.dlq, remote.starter
-        self.sagas = _RemoteSagas(remote)  # type: ignore[assignment]
+        self.sagas = _RemoteSagas(remote)
         self.policies, self.circuits, self.outbox = remote.policies, remote.circuits, remote.outbox
         self.audit, self.notifications, self.schedules = remote.audit, remote.notifications, remote.schedules
         self.views, self.workflows, self.sinks = remote.views, remote.workflows, remote.sinks
-        self.tracing = make_tracing()
-        self.counters: Counters | None = None
-        self.endpoint = None
-        self.wake_listeners = set()
-        self.worker: Worker | None = None
         self._backend: RemoteBackend | None = None
-        self._source = _ServerResults(Client(self._address, self._token))
-        self.results = Results(self._source, lambda: set() if self.worker is None else self.worker.runs_reported_here())
-        self._actions = ActionRunner(app.follow_up_steps.connections, app.follow_up_steps.allowed)
 
     @property
     def result_source(self) -> _ServerResults:
+        """The source of results: the server."""
         return self._source
 
     def now(self) -> int:
+        """Return the server's time in microseconds since 1970."""
         return self.clock.now() if self._backend is None else self._backend.now()
 
     @property
@@ -141,9 +131,6 @@ class RemoteRuntime(Runtime):
             started = await self.answered(lambda: backend.start(runs, worker=reservation.worker_id))
             reservation.started = started
         return started
-
-    def starting(self, workflow: str) -> AbstractContextManager[str | None]:
-        return nullcontext(current_traceparent()) if self.tracing is None else self.tracing.starting(workflow)
 
     @property
     def refused(self) -> asyncio.Future[Any] | None:

@@ -89,24 +89,111 @@ class Desk(msgspec.Struct, frozen=True, kw_only=True):
     views: SavedViews
 
 
-class Runtime:
-    """The parts of an app that exist while it is open."""
+class RuntimeBase:
+    """The parts that every open app has, beside its store or not: a worker, and the callers that wait for results."""
+
+    def __init__(self, app: Redrive, clock: Clock, source: ResultSource, counters: Counters | None = None) -> None:
+        self._app = app
+        self.clock = clock
+        self.counters = counters
+        self.results = Results(source, lambda: set() if self.worker is None else self.worker.runs_reported_here())
+        self.tracing = make_tracing()
+        self.endpoint: MetricsEndpoint | None = None
+        self.worker: Worker | None = None
+        self.wake_listeners: set[Callable[[], None]] = set()
+        self._actions = ActionRunner(app.follow_up_steps.connections, app.follow_up_steps.allowed)
+
+    async def start(self, runs: Sequence[NewRun]) -> list[StartResult]:
+        """Start runs. If the worker of this process has time, it holds them from the beginning."""
+        raise NotImplementedError
+
+    async def start_many(self, runs: Sequence[NewRun]) -> list[StartResult]:
+        """Start runs, a thousand to a commit, two commits at a time. After an error no more are started."""
+        batches = [runs[begin : begin + _BATCH] for begin in range(0, len(runs), _BATCH)]
+        if len(batches) == 1 or self.worker is not None:  # a worker reserves its slots for one start at a time
+            return [result for batch in batches for result in await self.start(batch)]
+        results: list[StartResult] = []
+        for begin in range(0, len(batches), 2):
+            pair = await asyncio.gather(*map(self.start, batches[begin : begin + 2]), return_exceptions=True)
+            for started in pair:
+                if isinstance(started, BaseException):
+                    raise started
+                results += started
+        return results
+
+    async def answered(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Make a store call; repeat it for some seconds of real time if the store does not answer."""
+        return await repeat_until_answered(ask, _REAL_TIME, patience=_STORE_PATIENCE)
+
+    def starting(self, workflow: str) -> AbstractContextManager[str | None]:
+        """Return a context for starting runs, which gives the trace that they belong to, or None."""
+        return nullcontext(current_traceparent()) if self.tracing is None else self.tracing.starting(workflow)
+
+    def wake_workers(self) -> None:
+        """Wake the worker of this process and remote workers, because there may be work."""
+        if self.worker is not None:
+            self.worker.wakeup.notify()
+        for listener in self.wake_listeners:
+            listener()
+
+    def changed(self, run_id: str) -> None:
+        """Look up a run that a user changed, and wake the worker."""
+        self.results.poll_now(run_id)
+        self.wake_workers()
+
+    def _make_worker(
+        self,
+        backend: Backend,
+        *,
+        poll: float,
+        wrap_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None,
+        on_published: Callable[[], None] = lambda: None,
+        forwarder: chores.RelayForwarder | None = None,
+    ) -> Worker:
+        """Return a worker with the settings and the code of the app."""
+        app, settings = self._app, self._app.settings
+        return Worker(
+            backend,
+            self.clock,
+            WorkerSettings(
+                name=f"{socket.gethostname()}:{os.getpid()}",
+                queues=settings.queues or None,
+                concurrency=settings.concurrency,
+                lease=settings.lease,
+                grace=settings.grace,
+                hold=settings.hold,
+                code_wait=settings.code_wait,
+                max_payload=settings.max_payload,
+                poll=poll,
+            ),
+            workflows={name: workflow.definition for name, workflow in app.registered_workflows.items()},
+            catalogue=app.catalogue(),
+            steps=app.registered_steps,
+            actions=self._actions,
+            rules=app.rules,
+            has_circuits=any(step.options.circuit for step in app.registered_steps.values()),
+            on_ended=self.results.on_run_ended,
+            on_published=on_published,
+            forwarder=forwarder,
+            wrap_step=wrap_step,
+            counters=self.counters,
+            tracing=self.tracing,
+        )
+
+
+class Runtime(RuntimeBase):
+    """The parts of an app that exist while it is open beside its store."""
 
     def __init__(self, app: Redrive, store: Store, clock: Clock) -> None:
-        self._app = app
+        super().__init__(app, clock, store, Counters() if metrics_enabled(app.settings.metrics) else None)
         self._pid = os.getpid()
         self._store = store
-        self.clock = clock
-        self.results = Results(store, lambda: set() if self.worker is None else self.worker.runs_reported_here())
         self._redactor = Redactor.parse(app.settings.redact)
-        self.counters = Counters() if metrics_enabled(app.settings.metrics) else None
         decision_log = DecisionLog(self._redactor)
         self.listeners: tuple[SettleListener, ...] = (
             (decision_log,) if self.counters is None else (decision_log, self.counters)
         )
-        self.tracing = make_tracing()
         self.stats_cache = StatsCache(store.stats, clock)
-        self.endpoint: MetricsEndpoint | None = None
         self._bulk_begun = Wakeup(clock)
         desk = self.desk(store, clock)
         self.runs = desk.runs
@@ -131,15 +218,12 @@ class Runtime:
         self.circuit_updater = self.new_circuit_updater(store)
         self.scheduler = self.new_scheduler(store)
         self.unclaimable_monitor = chores.UnclaimableRunMonitor(store)
-        self._actions = ActionRunner(app.follow_up_steps.connections, app.follow_up_steps.allowed)
-        self.worker: Worker | None = None
         self.notification_chore = self.new_notification_chore(store)
         self.relays: list[chores.Relay] = []
         self._relaying: list[asyncio.Task[None]] = []
         self._one_suspect = asyncio.Lock()
         self._chores: list[asyncio.Task[None]] = []
         self._poll = math.inf
-        self.wake_listeners: set[Callable[[], None]] = set()
         self._delivers = False  # this process delivers messages although it has no worker
 
     def new_reaper(self, store: Store) -> chores.Reaper:
@@ -342,45 +426,6 @@ class Runtime:
             self._start_chores(settings.chores)
         return worker
 
-    def _make_worker(
-        self,
-        backend: Backend,
-        *,
-        poll: float,
-        wrap_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None,
-        on_published: Callable[[], None] = lambda: None,
-        forwarder: chores.RelayForwarder | None = None,
-    ) -> Worker:
-        """Return a worker with the settings and the code of the app."""
-        app, settings = self._app, self._app.settings
-        return Worker(
-            backend,
-            self.clock,
-            WorkerSettings(
-                name=f"{socket.gethostname()}:{os.getpid()}",
-                queues=settings.queues or None,
-                concurrency=settings.concurrency,
-                lease=settings.lease,
-                grace=settings.grace,
-                hold=settings.hold,
-                code_wait=settings.code_wait,
-                max_payload=settings.max_payload,
-                poll=poll,
-            ),
-            workflows={name: workflow.definition for name, workflow in app.registered_workflows.items()},
-            catalogue=app.catalogue(),
-            steps=app.registered_steps,
-            actions=self._actions,
-            rules=app.rules,
-            has_circuits=any(step.options.circuit for step in app.registered_steps.values()),
-            on_ended=self.results.on_run_ended,
-            on_published=on_published,
-            forwarder=forwarder,
-            wrap_step=wrap_step,
-            counters=self.counters,
-            tracing=self.tracing,
-        )
-
     def _start_chores(self, interval: float) -> None:
         """Repeat the chores of this process."""
         clock, bulk = self.clock, self.bulk_worker
@@ -472,35 +517,6 @@ class Runtime:
             reservation.started = started
         return started
 
-    async def start_many(self, runs: Sequence[NewRun]) -> list[StartResult]:
-        """Start runs, a thousand to a commit, two commits at a time. After an error no more are started."""
-        batches = [runs[begin : begin + _BATCH] for begin in range(0, len(runs), _BATCH)]
-        if len(batches) == 1 or self.worker is not None:  # a worker reserves its slots for one start at a time
-            return [result for batch in batches for result in await self.start(batch)]
-        results: list[StartResult] = []
-        for begin in range(0, len(batches), 2):
-            pair = await asyncio.gather(*map(self.start, batches[begin : begin + 2]), return_exceptions=True)
-            for started in pair:
-                if isinstance(started, BaseException):
-                    raise started
-                results += started
-        return results
-
-    async def answered(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Make a store call; repeat it for some seconds of real time if the store does not answer."""
-        return await repeat_until_answered(ask, _REAL_TIME, patience=_STORE_PATIENCE)
-
-    def starting(self, workflow: str) -> AbstractContextManager[str | None]:
-        """Return a context for starting runs, which gives the trace that they belong to, or None."""
-        return nullcontext(current_traceparent()) if self.tracing is None else self.tracing.starting(workflow)
-
-    def wake_workers(self) -> None:
-        """Wake the worker of this process and remote workers, because there may be work."""
-        if self.worker is not None:
-            self.worker.wakeup.notify()
-        for listener in self.wake_listeners:
-            listener()
-
     def wake_relays(self) -> None:
         """Wake the relays of this process that deliver published messages."""
         for relay in self._outbox_relays():
@@ -513,11 +529,6 @@ class Runtime:
         """Wake all relays of this process, because there may be messages of any kind."""
         for relay in self.relays:
             relay.wake()
-
-    def changed(self, run_id: str) -> None:
-        """Look up a run that a user changed, and wake the worker."""
-        self.results.poll_now(run_id)
-        self.wake_workers()
 
 
 def make_store(settings: Settings, clock: Clock) -> Store:

@@ -80,6 +80,9 @@ class Reaper:
             # One commit for all of a worker's runs: whether a run is suspected depends on the others.
             decided = await self._settle(outcomes)
             if decided:  # otherwise another process was first, and logs it
+                suspects = [each.run.id for each in outcomes if each.deaths > each.run.deaths]
+                if suspects:
+                    await self._store.record_suspects(worker.id, suspects)
                 log.warning("worker %d (%s) is dead; runs to continue: %d", worker.id, worker.name, decided)
                 if self._counters is not None and worker.state != "STOPPED":
                     self._counters.worker_deaths += 1
@@ -124,7 +127,7 @@ class Reaper:
             others=tuple(settler.make_open_step(e, now) for e in held.open if e is not entry),
         )
 
-    async def _settle(self, outcomes: list[Outcome]) -> int:
+    async def _settle(self, outcomes: Sequence[Outcome]) -> int:
         if not outcomes:
             return 0
         # An outcome is marked where the letter of a rollback was not written yet.
@@ -138,7 +141,7 @@ class Reaper:
         return sum(each.kept for each in await settler.settle_bisecting(self._settler, marked))
 
 
-def make_lost_outcomes(held: list[HeldRun], now: int, *, died: bool) -> list[Outcome]:
+def make_lost_outcomes(held: list[HeldRun], now: int, *, died: bool) -> list[WorkerLost]:
     """Return the outcomes of a worker's death, or of its stop (`died=False`), for the runs that it held.
 
     The death counts against the suspects among the runs that it executed; if there was none, all of these
@@ -147,7 +150,7 @@ def make_lost_outcomes(held: list[HeldRun], now: int, *, died: bool) -> list[Out
     # A run that sleeps, or has a time at which it is due, waited in the worker's memory.
     executing = {h.run.id for h in held if h.run.status is not RunStatus.SLEEPING and h.run.available_at is None}
     known = any(h.run.deaths for h in held if h.run.id in executing)
-    outcomes: list[Outcome] = []
+    outcomes: list[WorkerLost] = []
     for h in held:
         is_executing = h.run.id in executing
         suspected = died and is_executing and (h.run.deaths > 0 or not known)

@@ -282,6 +282,7 @@ def tokens() -> None:
 @TENANT_OPTION
 @click.option("--role", type=TOKEN_ROLE_CHOICE, required=True, help="Role of the token.")
 @click.option("--workflow", "workflows", multiple=True, metavar="NAME", help="Only this workflow; may be repeated.")
+@click.option("--step", "steps", multiple=True, metavar="NAME", help="For a WORKER: only this step; may be repeated.")
 @click.option(
     "--kind", type=click.Choice(["key", "jwt"]), default="key", show_default=True, help="A key, or a signed token."
 )
@@ -319,6 +320,7 @@ def create_token(target: Target, output: Output, tenant: str | None, all_tenants
             name=options["name"],
             kind=TokenKind(options["kind"]),
             workflows=options["workflows"],
+            steps=options["steps"],
             payloads=options["payloads"],
             lasts=None if lasts is None else int(parse_duration(lasts, "--lasts")),
         )
@@ -364,6 +366,7 @@ def _token_fields(row: TokenRow) -> dict[str, Any]:
         "role": row.role.value,
         "may_see_payloads": row.payloads,
         "workflows": list(row.workflows),
+        "steps": list(row.steps),
         "created_at": to_datetime(row.created_at),
         "created_by": row.created_by,
         "expires_at": to_datetime(row.expires_at),

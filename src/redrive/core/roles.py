@@ -110,7 +110,8 @@ def parse_role(name: str) -> Role:
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """The caller of a request: its name, its tenant and its rights.
 
-    `workflows` limits a token to the runs and letters of these workflows; None means all. `token` is the id of a
+    `workflows` limits a token to the runs and letters of these workflows; None means all. `steps` limits the steps that
+    a worker with the token may execute. `token` is the id of a
     token, `user` the id of a user who signed in; the other one is empty.
     """
 
@@ -119,6 +120,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
     payloads: bool = False
     workflows: frozenset[str] | None = None
+    steps: frozenset[str] | None = None
     token: str = ""
     user: str = ""
 

@@ -320,6 +320,8 @@ class ReasonCode(StrEnum):
     TOKEN_NEEDED = "token_needed"
     OTHER_TENANT = "other_tenant"
     TOKEN_WORKFLOWS = "token_workflows"
+    TOKEN_STEPS = "token_steps"
+    STEPS_NEED_WORKER = "steps_need_worker"
     TOKEN_LACKS_WORKFLOWS = "token_lacks_workflows"
     TOKEN_WORKFLOW_NEEDED = "token_workflow_needed"
     TOKEN_CANNOT_SAVE_VIEWS = "token_cannot_save_views"
@@ -348,6 +350,7 @@ class ReasonCode(StrEnum):
     OUTCOME_INVALID = "outcome_invalid"
     WORKFLOW_NAME_TAKEN = "workflow_name_taken"
     TOO_MANY_WORKERS = "too_many_workers"
+    TOO_MANY_RUNS = "too_many_runs"
 
     # what is wrong with a value that a person typed
     OBJECT_NEEDED = "object_needed"

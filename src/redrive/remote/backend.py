@@ -99,6 +99,8 @@ class RemoteBackend:
         self._wait = _WAIT
         self._limits: wire.WorkerLimits | None = None
         self._stale = False
+        self._previous = 0
+        self.unanswered_beats = 0  # since the last heartbeat that was answered
         self.refused: asyncio.Future[RedriveError] = asyncio.get_running_loop().create_future()
 
     # -- requests -------------------------------------------------------------------------------------
@@ -184,8 +186,15 @@ class RemoteBackend:
 
     async def enlist(self, worker: NewWorker, catalogue: Catalogue) -> int:
         before, self._worker = self._worker, 0
+        self._previous = before or self._previous
         call = wire.Registration(
-            name=worker.name, protocols=(wire.PROTOCOL,), catalogue=catalogue, lease=worker.lease, queues=worker.queues
+            name=worker.name,
+            protocols=(wire.PROTOCOL,),
+            catalogue=catalogue,
+            lease=worker.lease,
+            queues=worker.queues,
+            # A worker that did not even try to send heartbeats was stopped or blocked, perhaps by one of its runs.
+            previous=self._previous if self.unanswered_beats else 0,
         )
         try:
             registered: wire.Registered = await self._call("register", call, wire.Registered)
@@ -193,14 +202,15 @@ class RemoteBackend:
             if before:
                 raise self._end_work(error) from error
             raise
-        self._worker, self._number, self._stale = registered.worker, 0, False
+        self._worker, self._number, self._stale, self._previous = registered.worker, 0, False, 0
+        self.unanswered_beats = 0
         self._wait = min(_WAIT, registered.wait / MICROS)
         self._limits = registered.limits
         return registered.worker
 
     async def retire(self, worker: int) -> None:
         try:
-            await self._call("retire", wire.BeatCall(), wire.Done)
+            await self._call("retire", wire.RetireCall(), wire.Done)
         except NotFound:
             log.debug("the server does not know this worker any more")
 
@@ -318,8 +328,9 @@ class RemoteBackend:
         rows: list[CircuitRow] = await self._ask("circuits", wire.CircuitsCall(since=since), list[CircuitRow])
         return rows
 
-    async def count_successes(self, counts: Sequence[SuccessCount]) -> None:
-        await self._ask("circuits", wire.CircuitsCall(successes=tuple(counts)), list[CircuitRow])
+    async def count_successes(self, number: int, counts: Sequence[SuccessCount]) -> None:
+        call = wire.CircuitsCall(number=number, successes=tuple(counts))
+        await self._ask("circuits", call, list[CircuitRow])
 
     def transaction(self, limit: float) -> Transaction:
         return _refuse_transaction()
@@ -354,7 +365,12 @@ class RemoteLease:
         except (NotSignedIn, NotAllowed) as error:
             self._backend.report_refusal(self._loop, error)
             raise
+        except StoreUnavailable:
+            self._backend.unanswered_beats += 1
+            raise
         reply = msgspec.json.decode(text, type=wire.BeatReply)
+        if reply.alive:
+            self._backend.unanswered_beats = 0
         self._time.learn(reply.now, asked_at)
         return HeartbeatReply(alive=reply.alive, held=frozenset(reply.held), now=reply.now)
 

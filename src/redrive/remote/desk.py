@@ -362,8 +362,8 @@ def _read_user(found: Mapping[str, Any]) -> UserRow:
 
 
 def _read_token(found: Mapping[str, Any]) -> TokenRow:
-    kind, workflows = TokenKind(found["kind"]), tuple(found["workflows"])
-    return _read_row(TokenRow, found, kind=kind, payloads=found["may_see_payloads"], workflows=workflows)
+    kind, names = TokenKind(found["kind"]), {name: tuple(found.get(name, ())) for name in ("workflows", "steps")}
+    return _read_row(TokenRow, found, kind=kind, payloads=found["may_see_payloads"], **names)
 
 
 class Remote:

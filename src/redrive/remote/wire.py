@@ -60,13 +60,17 @@ class WorkerLimits(_Record, frozen=True, kw_only=True):
 
 
 class Registration(_Record, frozen=True, kw_only=True):
-    """A worker that wants to execute runs. `lease` is in microseconds."""
+    """A worker that wants to execute runs. `lease` is in microseconds.
+
+    `previous`: its id before the server declared it dead, if the worker was alive and could not reach the server.
+    """
 
     name: _Name
     protocols: tuple[int, ...]
     catalogue: Catalogue
     lease: _Count
     queues: tuple[str, ...] | None = None
+    previous: _Count = 0
 
 
 class Registered(_Record, frozen=True, kw_only=True):
@@ -167,6 +171,10 @@ class BeatReply(_Record, frozen=True, kw_only=True):
     now: int
 
 
+class RetireCall(_Record, frozen=True, kw_only=True):
+    """The end of a worker that stopped by itself."""
+
+
 class Begun(_Record, frozen=True, kw_only=True):
     """Attempts that began, sent beside the batches while the worker's event loop is blocked."""
 
@@ -237,9 +245,10 @@ class CircuitCall(_Record, frozen=True, kw_only=True):
 
 
 class CircuitsCall(_Record, frozen=True, kw_only=True):
-    """A request for the circuits that changed since a time; `successes` are counted first."""
+    """A request for the circuits that changed since a time; `successes` are counted first, once for each `number`."""
 
     since: _WholeNumber | None = None
+    number: _Count = 0
     successes: tuple[SuccessCount, ...] = ()
 
 

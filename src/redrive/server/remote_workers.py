@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,7 @@ from redrive.core.audit import AuditEvent
 from redrive.core.decide_step import record_start
 from redrive.core.outcomes import AttemptStarted, Outcome, RunView
 from redrive.core.roles import ALL_TENANTS, Principal
-from redrive.core.transitions import AuditWrite, Transition, TransitionResult
+from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
 from redrive.errors import InputError, NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
@@ -42,7 +43,7 @@ from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import DeskStore, LeaseConnection, Store
 from redrive.store.runs import StartResult
 from redrive.store.workers import ClaimedRun, ClaimRequest, ClaimResult, NewWorker, Receipt, RemoteWorkerRow, StaleBatch
-from redrive.worker.backend import has_live_worker, read_rollback_cause
+from redrive.worker.backend import read_rollback_cause
 from redrive.worker.committer import MAX_BATCH
 from redrive.worker.worker import make_unreadable_outcome
 
@@ -54,12 +55,16 @@ LIMITS = wire.WorkerLimits(payload=1 << 20, body=16 << 20, batch=MAX_BATCH, clai
 MAX_WORKERS_PER_TOKEN = 100
 """Live workers of one token."""
 
+MAX_HELD_RUNS = 10_000
+"""Runs that the live workers of one token may hold."""
+
 LONGEST_POLL = 20.0
 """Seconds of a long poll: shorter than the time after which proxies close a connection."""
 
 # A shorter lease would expire between two heartbeats; a longer one would delay the recovery of the worker's runs.
 _SHORTEST_LEASE, _LONGEST_LEASE = 2 * MICROS, 300 * MICROS
 _MAX_SESSIONS = 10_000  # a session that was removed is read from the store again
+_COUNT_LIFETIME = 1.0  # seconds for which the number of held runs of a token is trusted
 
 
 class WorkerSession:
@@ -69,7 +74,7 @@ class WorkerSession:
         self.row = row
         self.settler = settler
         self.views: dict[int, RunView] = {}
-        # Batches are settled one at a time: their numbers have an order, and the settler acts on one view of the store.
+        # Batches are settled one at a time: their numbers have an order.
         self.settling = asyncio.Lock()
 
     @property
@@ -86,6 +91,7 @@ class RemoteWorkers:
         self._clock = clock
         self.limits = replace(LIMITS, payload=max_payload)
         self._sessions: OrderedDict[int, WorkerSession] = OrderedDict()
+        self._held_counts: dict[str, tuple[float, int]] = {}  # by token: when the held runs were counted, their number
         self._lease: LeaseConnection | None = None
         # One thread: the connection for heartbeats belongs to the thread that uses it.
         self._lease_thread = ThreadPoolExecutor(1, thread_name_prefix="redrive-remote-lease")
@@ -121,6 +127,8 @@ class RemoteWorkers:
         workflows = tuple(item.name for item in catalogue.workflows)
         if principal.workflows is not None and not principal.workflows.issuperset(workflows):
             raise NotAllowed(Reason(ReasonCode.TOKEN_WORKFLOWS, workflows=tuple(sorted(principal.workflows))))
+        if principal.steps is not None and not principal.steps.issuperset(item.name for item in catalogue.steps):
+            raise NotAllowed(Reason(ReasonCode.TOKEN_STEPS, steps=tuple(sorted(principal.steps))))
         if tenant and (taken := await self._store.names_for_all(names)):
             reason = Reason(ReasonCode.WORKFLOW_NAME_TAKEN, names=tuple(taken[:20]))
             raise ProblemError(409, reason, code="name_taken", title="The name is taken")
@@ -135,6 +143,7 @@ class RemoteWorkers:
             queues=call.queues,
             token=principal.token,
             tenant=tenant,
+            previous=call.previous,
         )
         worker = await self._store.enlist(new, catalogue)
         after = {"worker": worker, "version": catalogue.version, "from": address}
@@ -183,11 +192,16 @@ class RemoteWorkers:
         """Give the worker due runs that its token reaches."""
         row = session.row
         workflows = tuple(name for name in row.workflows if principal.workflows is None or name in principal.workflows)
+        free = await self._count_free(row.token)
+        if free <= 0:
+            reason = Reason(ReasonCode.TOO_MANY_RUNS, most=MAX_HELD_RUNS)
+            raise ProblemError(429, reason, headers={"Retry-After": "1"})
+        capacity = min(call.capacity, self.limits.claim, free)
         claims = await self._store.claim(
             ClaimRequest(
                 worker=row.worker,
                 workflows=workflows,
-                capacity=min(call.capacity, self.limits.claim),
+                capacity=capacity,
                 suspect=call.suspect,
                 after=call.after,
                 queues=row.queues,
@@ -197,9 +211,26 @@ class RemoteWorkers:
         runs = [run for run in claims.runs if await self._can_send(session, run)]
         for run in runs:
             self._remember(session, run)
-        if len(claims.runs) >= min(call.capacity, self.limits.claim):
+        self._add_held(row.token, len(claims.runs))
+        if len(claims.runs) >= capacity:
             self.polls.notify_one(session.kind)  # there may be more than this worker could take
         return replace(claims, runs=runs)
+
+    async def _count_free(self, token: str) -> int:
+        """Return how many more runs the workers of a token may hold."""
+        now = self._clock.monotonic()
+        at, count = self._held_counts.get(token, (-math.inf, 0))
+        if now - at > _COUNT_LIFETIME:
+            at, count = now, await self._store.count_held(token)
+            self._held_counts = {
+                name: known for name, known in self._held_counts.items() if now - known[0] <= _COUNT_LIFETIME
+            }
+            self._held_counts[token] = (at, count)
+        return MAX_HELD_RUNS - count
+
+    def _add_held(self, token: str, runs: int) -> None:
+        if (known := self._held_counts.get(token)) is not None:
+            self._held_counts[token] = (known[0], known[1] + runs)
 
     async def _can_send(self, session: WorkerSession, run: ClaimedRun) -> bool:
         """Return True if a run can be sent. One that cannot be read becomes a dead letter, as on a local worker."""
@@ -211,9 +242,7 @@ class RemoteWorkers:
             parse_run_options(run.options)
         except Exception as error:  # of any kind, as in the worker
             outcome = make_unreadable_outcome(run, error)
-            async with session.settling:
-                session.settler.act_on(self._view(session, [outcome.run]))
-                await session.settler.settle([outcome])
+            await session.settler.settle([outcome], store=self._view(session, [outcome.run]))
             return False
         return True
 
@@ -283,9 +312,9 @@ class RemoteWorkers:
 
             return Receipt(worker=row.worker, tenant=row.tenant, number=number, digest=digest, make_answer=make_answer)
 
-        session.settler.act_on(self._view(session, [each.run for each in outcomes]))
+        view = self._view(session, [each.run for each in outcomes])
         try:
-            settled = await session.settler.settle(outcomes, make_receipt=make_receipt)
+            settled = await session.settler.settle(outcomes, make_receipt=make_receipt, store=view)
         except StaleBatch:
             latest = await self._store.remote_worker(row.worker)
             if latest is not None and (latest.number, latest.digest) == (number, digest):
@@ -301,9 +330,10 @@ class RemoteWorkers:
             self._runtime().wake_workers()
         return answer
 
-    async def record_begun(self, session: WorkerSession, call: wire.Begun) -> None:
+    async def record_begun(self, session: WorkerSession, body: bytes) -> None:
         """Record attempts that began, for a worker whose event loop is blocked."""
-        found = await self._read_outcomes(session, call.outcomes)
+        check_small(body, self.limits.batch)
+        found = await self._read_outcomes(session, decode_body(body, wire.Begun).outcomes)
         marks = [each for each in found if isinstance(each, AttemptStarted)]
         if marks:
             view = self._view(session, [each.run for each in marks])
@@ -376,11 +406,13 @@ class RemoteWorkers:
         most = self.limits.payload
         runs = [check_start(run, session.row, principal, session.views, most) for run in call.runs]
         view = self._view(session, ())
-        worker = session.row.worker if call.claim and len(runs) <= self.limits.claim else None
-        started = await view.start(runs, worker=worker)
+        claims = call.claim and len(runs) <= min(self.limits.claim, await self._count_free(session.row.token))
+        started = await view.start(runs, worker=session.row.worker if claims else None)
         for each in started:
             if each.claimed is not None:
                 self._remember(session, each.claimed)
+                self._add_held(session.row.token, 1)
+        started = await _find_clashes(view, runs, started)
         if any(each.new and each.claimed is None for each in started):
             self._runtime().wake_workers()
         return started
@@ -407,23 +439,44 @@ class RemoteWorkers:
         """Count successful calls, and return the circuits that changed."""
         self._require_tenant(session, *(each.tenant for each in call.successes))
         check_count("successes", call.successes)
+        if call.successes and not call.number:
+            raise refuse_request("the number of a report of successes is 1 or more")
         for each in call.successes:
             check_fields(msgspec.structs.asdict(each), self.limits.payload)
         if call.successes:
-            await self._store.count_successes(call.successes)
+            await self._store.count_successes(session.row.worker, call.number, call.successes)
         if call.since is None:
             return []
         rows = await self._store.circuits_changed_since(call.since)
         return [row for row in rows if session.row.tenant in ("", row.tenant)]
 
-    async def has_live_worker(self, version: str) -> bool:
-        """Return True if a live worker has this version of the code."""
-        return await has_live_worker(self._store, version)
+    async def has_live_worker(self, session: WorkerSession, version: str) -> bool:
+        """Return True if a live worker has this version of the code, and may have runs of the caller's tenant."""
+        return await self._store.has_live_version(version, tenant=session.row.tenant)
 
     @staticmethod
     def _require_tenant(session: WorkerSession, *tenants: str) -> None:
         if session.row.tenant and any(tenant != session.row.tenant for tenant in tenants):
             raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
+
+
+async def _find_clashes(view: DeskStore, runs: Sequence[NewRun], started: Sequence[StartResult]) -> list[StartResult]:
+    """Mark starts whose id belongs to another run as clashes.
+
+    A start that was sent twice gets the answer of the first one. So the store answers an id that it knows like a new
+    run, and only the run itself shows whether it is the same one.
+    """
+    unsure = [each.public_id for each in started if each.new and each.claimed is None]
+    found = {row.public_id: row for row in await view.runs_by_id(unsure)} if unsure else {}
+
+    def is_same(run: NewRun) -> bool:
+        row = found.get(run.public_id)
+        return row is not None and (row.tenant, row.workflow, row.input) == (run.tenant, run.workflow, run.input)
+
+    return [
+        replace(each, new=False, clash=True) if each.public_id in unsure and not is_same(run) else each
+        for run, each in zip(runs, started, strict=True)
+    ]
 
 
 def _makes_due(transition: Transition) -> bool:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from redrive.core.idempotency import decode_key, message_id
-from redrive.core.new_run import extract_index_values
+from redrive.core.new_run import check_name, extract_index_values
 from redrive.core.outbox import check_message_key, check_topic
 from redrive.core.outcomes import Outcome, RunView
 from redrive.core.roles import Principal
@@ -109,6 +109,10 @@ def check_start(
         raise refuse_request(f"the options or the key of a run cannot be read: {type(error).__name__}") from None
     if parts[0] != run.tenant or (kind == "idem_job" and parts[1] != run.workflow):
         raise refuse_request("the idempotency key belongs to another tenant or workflow")
+    if run.key is not None and (kind not in ("idem_job", "idem_evt") or len(parts) != 3):
+        raise refuse_request("the idempotency key is neither that of a start nor that of an event")
+    for part in parts:
+        check_name("idempotency_key", part, "")
     handlers = () if options.on_failure is None else options.on_failure.handlers
     if allowed is not None and any(each.workflow not in allowed for each in handlers):
         raise NotAllowed(Reason(ReasonCode.TOKEN_WORKFLOWS, workflows=tuple(sorted(allowed))))

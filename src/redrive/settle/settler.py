@@ -101,40 +101,38 @@ class LocalSettler:
         self.wanted: frozenset[str] = frozenset()  # topics of the engine that sinks subscribe to
         self._wanted_read_at = -math.inf
 
-    def act_on(self, store: DeskStore) -> None:
-        """Use another view of the same store from now on, and keep what was read of rules and topics."""
-        self._store = store
-
     async def settle(
         self,
         outcomes: Sequence[Outcome],
         carriers: Sequence[SinkLease] = (),
         make_receipt: Callable[[Sequence[Transition]], Receipt] | None = None,
+        store: DeskStore | None = None,
     ) -> list[Settled]:
         """Decide on each outcome and write the transitions in one commit.
 
         The relays of `carriers` get the messages of these transitions with the commit. `make_receipt` returns the
-        receipt of a remote worker's batch, which is recorded in the same commit.
+        receipt of a remote worker's batch, which is recorded in the same commit. `store`: a view of the settler's
+        store, through which this batch is decided and written.
         """
+        store = store or self._store
         # Fixed before the first await: if the worker is declared dead and enlists again meanwhile, its new id
         # must not vouch for runs that it held under the old one.
         worker = self.worker
         kinds = set(map(type, outcomes))
         if FAILURE_OUTCOMES.isdisjoint(kinds):
-            now = self._store.now()
+            now = store.now()
             transitions = [decide(outcome, DEFAULT_RETRY, 0.0, now) for outcome in outcomes]
         else:
-            transitions = await self._decide_failures(outcomes)
+            transitions = await self._decide_failures(outcomes, store)
         began = self._clock.monotonic()
         if began - self._wanted_read_at > _RULES_MAX_AGE:
-            store = self._store
             self.wanted = await repeat_until_answered(lambda: store.subscribed(ENGINE_TOPICS), self._clock)
             self._wanted_read_at = began
         if self.wanted:
-            pairs, now = zip(transitions, outcomes, strict=True), self._store.now()
+            pairs, now = zip(transitions, outcomes, strict=True), store.now()
             transitions = [add_engine_events(each, outcome, self.wanted, now) for each, outcome in pairs]
         # The decision is made once. A store that does not answer gets the same transitions again.
-        store, receipt = self._store, None if make_receipt is None else make_receipt(transitions)
+        receipt = None if make_receipt is None else make_receipt(transitions)
         answers = await repeat_until_answered(
             lambda: store.apply(transitions, worker=worker, carriers=carriers, receipt=receipt), self._clock
         )
@@ -146,9 +144,9 @@ class LocalSettler:
             for answer, transition in zip(answers, transitions, strict=True)
         ]
 
-    async def _decide_failures(self, outcomes: Sequence[Outcome]) -> list[Transition]:
+    async def _decide_failures(self, outcomes: Sequence[Outcome], store: DeskStore) -> list[Transition]:
         """Decide on outcomes of which some are failures, by the stored policies and notification rules."""
-        clock, store, policies = self._clock, self._store, StoredPolicies()
+        clock, policies = self._clock, StoredPolicies()
         if any(isinstance(outcome, AttemptFailed | WorkerLost) for outcome in outcomes):
             policies = await repeat_until_answered(lambda: load_policies(store), clock)
         if clock.monotonic() - self._rules_read_at > _RULES_MAX_AGE:

@@ -72,7 +72,7 @@ class UserRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A token. Empty `workflows` means all. `hash` is the hash of its secret, and empty in lists.
+    """A token. Empty `workflows` or `steps` means all. `hash` is the hash of its secret, and empty in lists.
 
     `maker_user` or `maker_token` is the id of its creator; both are None for a token that was created on the store
     itself. `user` is the user whom a code signs in.
@@ -93,6 +93,7 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     revoked_at: int | None = None
     maker_user: str | None = None
     maker_token: str | None = None
+    steps: tuple[str, ...] = ()
 
     def is_over(self, now: int) -> bool:
         """Return True if the token was revoked or has expired."""
@@ -117,6 +118,7 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     kind: TokenKind = TokenKind.KEY
     workflows: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
     payloads: bool = False
     lasts: int | None = None
 
@@ -261,8 +263,8 @@ class AccountStore:
     @write_call()
     async def put_token(self, session: Session, row: TokenRow, lasts: int | None, audit: AuditWrite) -> None:
         """Add a token that expires after `lasts` microseconds."""
-        workflows = json.dumps(row.workflows, ensure_ascii=False)
-        await session.change(SQL["put_token"], audit, **{**as_dict(row), "workflows": workflows}, lasts=lasts)
+        names = {name: json.dumps(getattr(row, name), ensure_ascii=False) for name in ("workflows", "steps")}
+        await session.change(SQL["put_token"], audit, **{**as_dict(row), **names}, lasts=lasts)
 
     @write_call()
     async def revoke_token(self, session: Session, id: str, tenant: str | None, audit: AuditWrite) -> bool:
@@ -332,9 +334,10 @@ async def _read_users(session: Session, statement: str, of_tenant: str | None, *
 
 
 def _token_row(row: Sequence[Any]) -> TokenRow:
-    return build_record(
-        TokenRow, row, kind=TokenKind, role=Role, payloads=bool, workflows=lambda names: tuple(json.loads(names))
-    )
+    def read_names(names: str) -> tuple[str, ...]:
+        return tuple(json.loads(names))
+
+    return build_record(TokenRow, row, kind=TokenKind, role=Role, payloads=bool, workflows=read_names, steps=read_names)
 
 
 @cache

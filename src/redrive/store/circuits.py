@@ -27,6 +27,7 @@ from redrive.store.list_query import Page, PageRequest, read_page
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("circuits.sql")
+WORKERS = Statements("workers.sql")
 
 MARK_RETENTION = int(MAX_CIRCUIT_TIME * MICROS)
 """Microseconds for which samples are kept: the length of the longest window."""
@@ -203,8 +204,11 @@ class CircuitStore(CircuitDesk, Protocol):
         the same permit. Requests are answered one after the other.
         """
 
-    async def count_successes(self, counts: Sequence[SuccessCount]) -> None:
-        """Add successful calls that a worker counted. A circuit without a record gets one."""
+    async def count_successes(self, worker: int, number: int, counts: Sequence[SuccessCount]) -> None:
+        """Add successful calls that a worker counted. A circuit without a record gets one.
+
+        Reports of a worker are numbered 1, 2, 3; one that was counted before changes nothing.
+        """
 
     async def circuits_due(self, since: int) -> list[CircuitKey]:
         """Return the circuits that need work.
@@ -295,10 +299,12 @@ class CircuitCalls:
 
     # SQLite need not wait for the disk here: users see these numbers, and nothing depends on them.
     @write_call(durable=False)
-    async def count_successes(self, session: Session, counts: Sequence[SuccessCount]) -> None:
+    async def count_successes(self, session: Session, worker: int, number: int, counts: Sequence[SuccessCount]) -> None:
         # Sorted, because workers that lock the same rows must do so in the same order.
         ordered = sorted(counts, key=lambda each: (each.tenant, each.key))
         async with session.transaction():
+            if not await session.rows(WORKERS["count_batch"], worker=worker, number=number):
+                return
             now = await session.now()
             at = now - now % SUCCESS_STEP
             for each in ordered:

@@ -77,7 +77,8 @@ class NewWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker process that wants to claim runs: of all queues, or only of the given ones.
 
     `token`: the token of a worker that reaches the store through a server. `tenant`: the tenant of that token, whose
-    code no other tenant sees; empty for all tenants.
+    code no other tenant sees; empty for all tenants. `previous`: the id under which this worker was declared dead
+    while it could not reach its server.
     """
 
     name: str
@@ -87,6 +88,7 @@ class NewWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     queues: tuple[str, ...] | None = None
     token: str = ""
     tenant: str = ""
+    previous: int = 0
 
 
 class RemoteWorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -382,6 +384,18 @@ class WorkerStore(CatalogueDesk, Protocol):
     async def count_remote_workers(self, token: str) -> int:
         """Return the number of live workers that registered with a token."""
 
+    async def count_held(self, token: str) -> int:
+        """Return the number of runs that the live workers of a token hold."""
+
+    async def has_live_version(self, version: str, *, tenant: str = "") -> bool:
+        """Return True if a live worker has this version of the code.
+
+        With a tenant, workers that belong to other tenants do not count.
+        """
+
+    async def record_suspects(self, worker: int, runs: Sequence[int]) -> None:
+        """Remember the runs that are suspected of the death of a worker, or clear them if it registered again."""
+
     async def names_for_all(self, names: Sequence[str]) -> list[str]:
         """Return those of these names that code for all tenants registered."""
 
@@ -414,8 +428,11 @@ class WorkerCalls:
             queues = None if worker.queues is None else json.dumps(worker.queues, ensure_ascii=False)
             workflows = json.dumps(worker.workflows, ensure_ascii=False)
             values = {**as_dict(worker), "workflows": workflows, "queues": queues}
-            token, tenant = values.pop("token"), values.pop("tenant")
+            token, tenant, previous = values.pop("token"), values.pop("tenant"), values.pop("previous")
             id: int = await session.value(SQL["insert_worker"], **values, now=now)
+            if token and previous:
+                found = await session.row(SQL["return_worker"], worker=previous, token=token)
+                await _clear_suspects(session, [] if found is None else json.loads(found[0]))
             if token:
                 await session.rows(SQL["insert_remote_worker"], worker=id, tenant=tenant, token=token)
         return id
@@ -434,6 +451,21 @@ class WorkerCalls:
         return int(await session.value(SQL["count_remote_workers"], token=token))
 
     @read_call()
+    async def count_held(self, session: Session, token: str) -> int:
+        return int(await session.value(SQL["count_held"], token=token))
+
+    @read_call()
+    async def has_live_version(self, session: Session, version: str, *, tenant: str = "") -> bool:
+        return bool(await session.rows(SQL["live_version"], version=version, tenant=tenant))
+
+    @write_call()
+    async def record_suspects(self, session: Session, worker: int, runs: Sequence[int]) -> None:
+        async with session.transaction():
+            text = json.dumps(list(runs))
+            if not await session.rows(SQL["put_suspects"], worker=worker, runs=text):
+                await _clear_suspects(session, runs)
+
+    @read_call()
     async def names_for_all(self, session: Session, names: Sequence[str]) -> list[str]:
         return [row[0] for row in await session.rows(SQL["names_for_all"], names=list(names))]
 
@@ -448,6 +480,12 @@ class WorkerCalls:
     @read_call()
     async def workflows(self, session: Session, *, tenant: str = "") -> list[CatalogueRow]:
         return _keep_newest(await session.rows(CATALOGUE_SQL["workflows"], tenant=tenant))
+
+
+async def _clear_suspects(session: Session, runs: Sequence[int]) -> None:
+    """Take one death back from each of these runs: their worker lives."""
+    if runs:
+        await session.rows(SQL["clear_suspects"], runs=list(runs))
 
 
 def _keep_newest(rows: Iterable[Any]) -> list[CatalogueRow]:

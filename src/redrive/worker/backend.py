@@ -22,7 +22,7 @@ from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest
 from redrive.store.events import Mailbox
 from redrive.store.port import LeaseConnection, Store, Transaction
 from redrive.store.runs import AttemptRow
-from redrive.store.workers import Catalogue, ClaimRequest, ClaimResult, NewWorker, live_workers
+from redrive.store.workers import Catalogue, ClaimRequest, ClaimResult, NewWorker
 
 if TYPE_CHECKING:
     from redrive.store.workers import ClaimedRun
@@ -38,10 +38,7 @@ class RollbackCause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Backend(Protocol):
-    """The calls of a worker. Each may be repeated after `StoreUnavailable`, and the repeat changes nothing more.
-
-    `count_successes` is the exception.
-    """
+    """The calls of a worker. Each may be repeated after `StoreUnavailable`, and the repeat changes nothing more."""
 
     @property
     def listeners(self) -> Sequence[SettleListener]:
@@ -98,8 +95,8 @@ class Backend(Protocol):
     async def circuits_changed_since(self, since: int) -> list[CircuitRow]:
         """Return the circuits that changed at this time or later."""
 
-    async def count_successes(self, counts: Sequence[SuccessCount]) -> None:
-        """Add successful calls to their circuits. A repeat after a lost answer counts them twice."""
+    async def count_successes(self, number: int, counts: Sequence[SuccessCount]) -> None:
+        """Add successful calls to their circuits. Reports are numbered; a repeat has the same number and content."""
 
     def transaction(self, limit: float) -> Transaction:
         """Return a transaction for one transactional step."""
@@ -124,7 +121,6 @@ class LocalBackend:
         self.wakeups = store.wakeups
         self.permit = store.permit
         self.circuits_changed_since = store.circuits_changed_since
-        self.count_successes = store.count_successes
         self.transaction = store.transaction
 
     @property
@@ -143,7 +139,10 @@ class LocalBackend:
         return await read_rollback_cause(self._store, run.id, run.public_id)
 
     async def has_live_worker(self, version: str) -> bool:
-        return await has_live_worker(self._store, version)
+        return await self._store.has_live_version(version)
+
+    async def count_successes(self, number: int, counts: Sequence[SuccessCount]) -> None:
+        await self._store.count_successes(self._settler.worker or 0, number, counts)
 
     async def evaluate_circuit(self, key: CircuitKey, settings: str) -> CircuitRow:
         row, _ = await update_circuit(self._store, key, lambda case: after_samples(case, settings))
@@ -160,9 +159,3 @@ async def read_rollback_cause(store: Store, run: int, public_id: str) -> Rollbac
         letter_code=None if letter is None else letter.code,
         letter_failure=None if letter is None else letter.failure,
     )
-
-
-async def has_live_worker(store: Store, version: str) -> bool:
-    """Return True if a live worker has this version of the code."""
-    workers = live_workers(await store.workers(), store.now())
-    return any(each.version == version for each in workers)

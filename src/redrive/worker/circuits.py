@@ -69,6 +69,8 @@ class Circuits:
         self._refreshed_at = -math.inf
         self._refreshing: asyncio.Task[None] | None = None
         self._successes: dict[CircuitKey, SuccessCount] = {}
+        self._report: list[SuccessCount] = []  # is sent under the same number until the store answers
+        self._report_number = 0
         self._counted_at = clock.monotonic()
 
     def count_success(self, tenant: str, call: AdmittedCall) -> None:
@@ -80,18 +82,17 @@ class Circuits:
 
     async def write_successes(self) -> None:
         """Write the successes that were counted since the last time; a store that does not answer gets them later."""
-        counts, self._successes = self._successes, {}
         self._counted_at = self._clock.monotonic()
-        if not counts:
-            return
-        try:
-            await self._backend.count_successes(list(counts.values()))
-        except StoreError as error:
-            log.warning("successes behind circuits could not be written: %s", error)
-            for circuit_key, each in counts.items():
-                newer = self._successes.get(circuit_key)
-                both = each if newer is None else replace(newer, calls=newer.calls + each.calls)
-                self._successes[circuit_key] = both
+        while self._report or self._successes:
+            if not self._report:
+                self._report, self._successes = list(self._successes.values()), {}
+                self._report_number += 1
+            try:
+                await self._backend.count_successes(self._report_number, self._report)
+            except StoreError as error:
+                log.warning("successes behind circuits could not be written: %s", error)
+                return
+            self._report = []
 
     def generation_if_closed(self, circuit_key: CircuitKey) -> int | None:
         """Return the generation under which a call may go out; None if the circuit may not be closed."""

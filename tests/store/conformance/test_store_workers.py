@@ -10,6 +10,8 @@ from store_kit import HOUR, LEASE, SECOND, Kit, becomes, catalogue, entry, write
 from redrive.core.run_options import StepOptions
 from redrive.core.states import RunStatus, StepStatus
 from redrive.store.chores import PurgeRequest
+from redrive.store.circuits import SuccessCount
+from redrive.store.filters import CircuitFilter
 from redrive.store.port import Store
 from redrive.store.workers import NewWorker, recent_crashes
 
@@ -238,3 +240,60 @@ async def test_ended_workers_are_purged_after_their_retention(kit: Kit) -> None:
     assert {row.id for row in await kit.store.workers()} == {holder, live}
     await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True)])
     assert await kit.store.purge(purge) == 1
+
+
+async def test_a_live_version_is_found_without_those_of_other_tenants(kit: Kit) -> None:
+    async def enlist(version: str, **more: str) -> int:
+        worker = NewWorker(name="n", version=version, workflows=("w",), lease=LEASE, **more)
+        return await kit.store.enlist(worker, catalogue(version, "w"))
+
+    gone = await enlist("gone")
+    await kit.store.retire(gone)
+    await enlist("local")
+    await enlist("all", token="t")
+    await enlist("acme", token="t", tenant="acme")
+    found = {
+        tenant: {
+            name for name in ("gone", "local", "all", "acme") if await kit.store.has_live_version(name, tenant=tenant)
+        }
+        for tenant in ("", "acme", "globex")
+    }
+    assert found == {"": {"local", "all", "acme"}, "acme": {"local", "all", "acme"}, "globex": {"local", "all"}}
+    kit.clock.move(LEASE + SECOND)
+    assert not await kit.store.has_live_version("local")
+
+
+async def test_a_worker_that_registers_again_clears_the_runs_suspected_of_its_death(kit: Kit) -> None:
+    def new(token: str, previous: int = 0) -> NewWorker:
+        return NewWorker(name="n", version="v", workflows=("w",), lease=LEASE, token=token, previous=previous)
+
+    code = catalogue("v", "w")
+    _, run = await kit.held()
+    worker = await kit.store.enlist(new("t"), code)
+    kit.clock.move(LEASE + SECOND)
+    await kit.store.expire_workers()
+
+    async def deaths() -> int:
+        row = await kit.store.run(run.public_id)
+        assert row is not None
+        return row.deaths
+
+    await kit.store.apply([becomes(run, RunStatus.PENDING, take=True, wake_in=0, deaths=2)])
+    await kit.store.record_suspects(worker, [run.id])
+    await kit.store.enlist(new("another token", worker), code)
+    assert await deaths() == 2
+    await kit.store.enlist(new("t", worker), code)
+    assert await deaths() == 1
+    await kit.store.enlist(new("t", worker), code)  # a repeat
+    assert await deaths() == 1
+    await kit.store.record_suspects(worker, [run.id])  # recorded after the worker was back
+    assert await deaths() == 0
+
+
+async def test_a_report_of_successes_counts_once(kit: Kit) -> None:
+    worker, other = await kit.worker(), await kit.worker()
+    for me, number, calls in ((worker, 1, 3), (worker, 1, 3), (worker, 2, 4), (worker, 1, 3), (other, 1, 5)):
+        await kit.store.count_successes(me, number, [SuccessCount("acme", "bank", "{}", calls, kit.clock.now())])
+    page = await kit.store.circuits(CircuitFilter(tenant="acme"), limit=5, cursor=None)
+    (stats,) = await kit.store.circuit_stats(page.items)
+    assert stats.successes == 12

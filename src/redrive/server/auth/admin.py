@@ -247,6 +247,8 @@ class AccountAdmin:
         self._by.need(Permission.MANAGE_PEOPLE)
         self._by.require_grant(new.tenant, new.role, payloads=new.payloads, workflows=new.workflows or None)
         everywhere = new.tenant == ALL_TENANTS and new.role is Role.WORKER  # only an OWNER grants in another tenant
+        if new.steps and new.role is not Role.WORKER:
+            raise InputError(Reason(ReasonCode.STEPS_NEED_WORKER))
         if new.lasts is not None and not 1 <= new.lasts <= MAX_TOKEN_LIFETIME:
             raise InputError(Reason(ReasonCode.TOKEN_LIFETIME_INVALID))
         lasts = new.lasts or (JWT_LIFETIME if new.kind is TokenKind.JWT else None)
@@ -259,6 +261,7 @@ class AccountAdmin:
             created_by=self._by.who,
             payloads=new.payloads,
             workflows=tuple(dict.fromkeys(require_text("workflow", each) for each in new.workflows)),
+            steps=tuple(dict.fromkeys(require_text("step", each) for each in new.steps)),
             maker_user=self._by.user or None,
             maker_token=self._by.token or None,
         )
@@ -269,6 +272,8 @@ class AccountAdmin:
             ends = self._clock.now() // MICROS + (lasts or JWT_LIFETIME)
             secret, stored = sign_token(row, ends, self._secret_key), ""
         scope = {"role": row.role.value, "payloads": row.payloads, "workflows": list(row.workflows)}
+        if row.steps:
+            scope["steps"] = list(row.steps)
         after = {"kind": row.kind.value, **scope}
         line = self._make_audit(AuditEvent.TOKEN_CREATED, new.tenant, row.id, after=after)
         await self._accounts.put_token(replace(row, hash=stored), None if lasts is None else lasts * MICROS, line)

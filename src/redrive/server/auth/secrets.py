@@ -157,7 +157,8 @@ def looks_like_jwt(text: str) -> bool:
 
 
 def _make_claims(row: TokenRow) -> dict[str, Any]:
-    return {"tenant": row.tenant, "role": row.role.value, "workflows": list(row.workflows), "payloads": row.payloads}
+    scope = {"tenant": row.tenant, "role": row.role.value, "workflows": list(row.workflows), "payloads": row.payloads}
+    return scope | ({"steps": list(row.steps)} if row.steps else {})
 
 
 def _make_signing_key(secret: str) -> OctKey:

@@ -195,6 +195,7 @@ class Credentials:
             role=row.role,
             payloads=row.payloads,
             workflows=frozenset(row.workflows) or None,
+            steps=frozenset(row.steps) or None,
             token=row.id,
         )
 

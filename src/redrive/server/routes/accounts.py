@@ -274,6 +274,7 @@ class Token(Body):
     role: Role
     may_see_payloads: bool
     workflows: list[str]
+    steps: list[str]
     created_at: datetime
     created_by: str
     expires_at: datetime | None
@@ -281,12 +282,13 @@ class Token(Body):
 
 
 class TokenRequest(Body):
-    """A token to be created. `lasts` is in seconds; no workflows mean all."""
+    """A token to be created. `lasts` is in seconds; no workflows mean all, and no steps too."""
 
     name: Text = "unnamed"
     role: RoleName
     kind: Literal["key", "jwt"] = "key"
     workflows: list[Text] = Field(default_factory=list, max_length=100)
+    steps: list[Text] = Field(default_factory=list, max_length=100, description="For a WORKER: only these steps.")
     may_see_payloads: bool = False
     all_tenants: bool = Field(default=False, description="For a WORKER: it executes runs of all tenants.")
     lasts: int | None = Field(default=None, ge=1, le=315_360_000)
@@ -313,6 +315,7 @@ async def create_token(context: Context, body: TokenRequest) -> CreatedToken:
         name=body.name,
         kind=TokenKind(body.kind),
         workflows=tuple(body.workflows),
+        steps=tuple(body.steps),
         payloads=body.may_see_payloads,
         lasts=body.lasts,
     )
@@ -333,4 +336,4 @@ async def revoke_token(context: Context, id: Id) -> Token:
 
 
 def _present_token(row: TokenRow) -> Token:
-    return present_row(Token, row, may_see_payloads=row.payloads, workflows=list(row.workflows))
+    return present_row(Token, row, may_see_payloads=row.payloads, workflows=list(row.workflows), steps=list(row.steps))

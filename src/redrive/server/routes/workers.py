@@ -124,7 +124,7 @@ async def settle_batch(request: Request, principal: Worker, session: Session) ->
 @worker_routes.post("/worker/begun", **_describe(wire.Begun, wire.Done))
 async def record_begun(request: Request, principal: Worker, session: Session) -> Response:
     """Record attempts that began, for a worker whose event loop is blocked."""
-    await _get_workers(request).record_begun(session, await _read(request, wire.Begun))
+    await _get_workers(request).record_begun(session, await request.body())
     return _answer(wire.Done(now=get_service(request).app.runtime.store.now()))
 
 
@@ -187,12 +187,13 @@ async def read_circuits(request: Request, principal: Worker, session: Session) -
 async def find_version(request: Request, principal: Worker, session: Session) -> Response:
     """Ask whether a live worker has a version of the code."""
     call = await _read(request, wire.VersionCall)
-    alive = await _get_workers(request).has_live_worker(call.version)
+    alive = await _get_workers(request).has_live_worker(session, call.version)
     return _answer(wire.VersionReply(alive=alive))
 
 
-@worker_routes.post("/worker/retire", **_describe(wire.BeatCall, wire.Done))
+@worker_routes.post("/worker/retire", **_describe(wire.RetireCall, wire.Done))
 async def retire_worker(request: Request, principal: Worker, session: Session) -> Response:
     """Deregister the worker. Runs that it still holds are claimed by others at once."""
+    await _read(request, wire.RetireCall)
     await _get_workers(request).retire(session)
     return _answer(wire.Done(now=get_service(request).app.runtime.store.now()))

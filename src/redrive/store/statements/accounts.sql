@@ -59,24 +59,24 @@ RETURNING 1;
 -- name: token
 -- A token with its hash, unless its tenant is disabled.
 SELECT id, kind, tenant, role, name, created_by, payloads, workflows, hash, user_id, created_at, expires_at, revoked_at,
-       maker_user, maker_token
+       maker_user, maker_token, steps
 FROM redrive.access_tokens AS k WHERE id = :id
   AND NOT EXISTS (SELECT 1 FROM redrive.access_tenants AS t WHERE t.tenant = k.tenant AND t.disabled_at IS NOT NULL);
 
 -- name: tokens
 -- The tokens of a tenant, or of all.
 SELECT id, kind, tenant, role, name, created_by, payloads, workflows, '', user_id, created_at, expires_at, revoked_at,
-       maker_user, maker_token
+       maker_user, maker_token, steps
 FROM redrive.access_tokens WHERE CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text) ORDER BY id DESC;
 
 -- name: put_token
 -- Insert a token.
 INSERT INTO redrive.access_tokens (id, tenant, kind, role, name, created_by, payloads, workflows, user_id, created_at,
-                                   expires_at, hash, maker_user, maker_token)
+                                   expires_at, hash, maker_user, maker_token, steps)
 VALUES (:id, :tenant, :kind, :role, :name, :created_by, :payloads, :workflows, :user,
         :now,
         :now + CAST(:lasts AS bigint), :hash,
-        CAST(:maker_user AS text), CAST(:maker_token AS text))
+        CAST(:maker_user AS text), CAST(:maker_token AS text), :steps)
 ON CONFLICT (id) DO NOTHING RETURNING id;
 
 -- name: revoke_token

@@ -54,6 +54,40 @@ FROM redrive.remote_workers AS r JOIN redrive.workers AS w ON w.id = r.worker WH
 SELECT COUNT(*) FROM redrive.remote_workers AS r JOIN redrive.workers AS w ON w.id = r.worker
 WHERE r.token = :token AND w.state = 'LIVE';
 
+-- name: count_held
+-- The number of runs that the live workers of a token hold.
+SELECT COUNT(*) FROM redrive.remote_workers AS m
+/* CROSS */ JOIN redrive.workers AS w ON w.id = m.worker AND w.state = 'LIVE'
+/* CROSS */ JOIN redrive.runs AS r /* INDEXED BY runs_held */ ON r.worker = w.id
+WHERE m.token = :token;
+
+-- name: live_version
+-- One row if a live worker has a version of the code. With a tenant, those of other tenants do not count.
+SELECT 1 FROM redrive.workers AS w LEFT JOIN redrive.remote_workers AS m ON m.worker = w.id
+WHERE w.state = 'LIVE' AND w.lease_until > :now AND w.version = :version
+  AND (CAST(:tenant AS text) = '' OR COALESCE(m.tenant, '') IN ('', CAST(:tenant AS text)))
+LIMIT 1;
+
+-- name: put_suspects
+-- Remember the runs that are suspected of the death of a worker; no row if it registered again meanwhile.
+UPDATE redrive.workers SET suspects = :runs WHERE id = CAST(:worker AS bigint) AND state = 'DEAD' RETURNING id;
+
+-- name: return_worker
+-- Mark a dead worker of a token as stopped, because it registered again; return the runs suspected of its death.
+UPDATE redrive.workers SET state = 'STOPPED' WHERE id = CAST(:worker AS bigint) AND state = 'DEAD'
+  AND EXISTS (SELECT 1 FROM redrive.remote_workers AS m WHERE m.worker = CAST(:worker AS bigint) AND m.token = :token)
+RETURNING suspects;
+
+-- name: clear_suspects
+-- Take one death back from each of these runs.
+UPDATE redrive.runs SET deaths = deaths - 1
+WHERE id = ANY (CAST(:runs AS bigint[])) AND deaths > 0 AND finished_at IS NULL;
+
+-- name: count_batch
+-- Note that successes of a worker are counted; no row if these were counted before.
+UPDATE redrive.workers SET counted = CAST(:number AS bigint)
+WHERE id = CAST(:worker AS bigint) AND counted < CAST(:number AS bigint) RETURNING id;
+
 -- name: put_receipt
 -- Record a batch as the worker's last one; no row if the batch is not the next.
 UPDATE redrive.remote_workers SET number = CAST(:number AS bigint), digest = :digest, answer = :answer

@@ -221,6 +221,8 @@ CREATE TABLE run_notes (
 );
 
 -- --------------------------------------------------------------------------------------- workers, code
+-- counted is the number of the last report of successful calls. suspects is a JSON array of the runs that are suspected
+-- of the worker's death; a worker that registers again clears them.
 CREATE TABLE workers (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     name        TEXT    NOT NULL,
@@ -231,7 +233,9 @@ CREATE TABLE workers (
     lease       INTEGER NOT NULL,
     started_at  INTEGER NOT NULL,
     beat_at     INTEGER NOT NULL,
-    lease_until INTEGER NOT NULL
+    lease_until INTEGER NOT NULL,
+    counted     INTEGER NOT NULL DEFAULT 0,
+    suspects    TEXT    NOT NULL DEFAULT '[]'
 );
 
 -- Workers that reach the store through a server, with the token that registered each. Tenant '' stands for all.
@@ -775,7 +779,7 @@ CREATE TABLE access_members (
 );
 CREATE INDEX access_members_of_tenant ON access_members (tenant, user_id);
 
--- workflows is a JSON array of names; an empty one means all. hash is of the secret. A token ends with the user or the
+-- workflows and steps are JSON arrays of names; an empty one means all. hash is of the secret. A token ends with the user or the
 -- token that created it (maker_user, maker_token).
 CREATE TABLE access_tokens (
     id          TEXT    PRIMARY KEY,
@@ -788,6 +792,7 @@ CREATE TABLE access_tokens (
     maker_token TEXT,
     payloads    INTEGER NOT NULL,
     workflows   TEXT    NOT NULL,
+    steps       TEXT    NOT NULL DEFAULT '[]',
     user_id     TEXT,
     created_at  INTEGER NOT NULL,
     expires_at  INTEGER,
