@@ -195,6 +195,9 @@ MAX_OPENED = 1_000
 MAX_COUNTED = 20_000
 """Rows of one state that are counted for the total of a list, at most."""
 
+MAX_SCANNED_FOR_TOTAL = 10_000
+"""Rows that a total looks at, at most, for conditions that its index does not cover. It reads no payloads."""
+
 _BOUNDS = frozenset({"below", "above", "since", "until"})  # a time is a range of ids, give or take a minute
 _INDEXED_STATES = frozenset(RunStatus) - {RunStatus.RUNNING, RunStatus.SUCCESS}
 _POPULAR_PREFIX = "popular_"
@@ -431,9 +434,9 @@ def index_values(path: IndexPath, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in known if name in values}
 
 
-def scan_limit(count: int, lowest: int, highest: int, *, newest_first: bool) -> int | None:
+def scan_limit(count: int, lowest: int, highest: int, *, newest_first: bool, scanned: int) -> int | None:
     """Return the last row to look at; None if there are fewer rows than that."""
-    return None if count < MAX_SCANNED else lowest if newest_first else highest
+    return None if count < scanned else lowest if newest_first else highest
 
 
 def widest(scans: Sequence[Scan], *, newest_first: bool) -> Scan:

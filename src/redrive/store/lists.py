@@ -65,7 +65,8 @@ class ListQuery:
         count, exact, most = 0, True, list_query.MAX_COUNTED
         async with self._session.index_order():
             for part in await self._split_by_state(Window(most=most), states):
-                scan = await choose_scan(self._session, self._table, part, newest_first=True)
+                scanned = list_query.MAX_SCANNED_FOR_TOTAL
+                scan = await choose_scan(self._session, self._table, part, newest_first=True, scanned=scanned)
                 values = list_query.add_scan_limit(part, scan.limit, newest_first=True)
                 if self._matches is not None:
                     texts = await self._read(f"{self._table}.texts", scan, values, True, list_query.MAX_OPENED)
@@ -162,8 +163,11 @@ async def detect_popular(session: Session, values: dict[str, Any]) -> dict[str, 
     return list_query.flag_popular(values, popular)
 
 
-async def choose_scan(session: Session, table: str, values: Mapping[str, Any], *, newest_first: bool) -> Scan:
-    """Choose the index to read along, and how far to look."""
+async def choose_scan(
+    session: Session, table: str, values: Mapping[str, Any], *, newest_first: bool, scanned: int | None = None
+) -> Scan:
+    """Choose the index to read along, and how far to look: at `scanned` rows, or at as many as one page."""
+    scanned = scanned or list_query.MAX_SCANNED
     scans: list[Scan] = []
     for path in list_query.candidate_indexes(table, values):
         if list_query.is_exact(path, values):
@@ -171,8 +175,8 @@ async def choose_scan(session: Session, table: str, values: Mapping[str, Any], *
         known = list_query.index_values(path, values)
         text = SQL[f"{table}.edge"].text(session.dialect)
         statement = scan_sql(session, text, table, path, known, newest_first=newest_first)
-        row = await session.row(statement, **known, scanned=list_query.MAX_SCANNED)
-        limit = list_query.scan_limit(*row, newest_first=newest_first)
+        row = await session.row(statement, **known, scanned=scanned)
+        limit = list_query.scan_limit(*row, newest_first=newest_first, scanned=scanned)
         if limit is None:
             return Scan(path)
         scans.append(Scan(path, limit))

@@ -284,8 +284,9 @@ async def test_each_filter_of_letters_filters(kit: Kit) -> None:
 
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make pages search three rows at a time, and treat more than one run as many."""
+    """Make pages search three rows at a time, totals five, and treat more than one run as many."""
     monkeypatch.setattr("redrive.store.list_query.MAX_SCANNED", 3)
+    monkeypatch.setattr("redrive.store.list_query.MAX_SCANNED_FOR_TOTAL", 5)
     monkeypatch.setattr("redrive.store.list_query.POPULAR_ABOVE", 1)
 
 
@@ -333,6 +334,9 @@ async def test_a_list_is_counted_up_to_a_limit_and_says_whether_the_count_is_exa
     assert await total(LetterFilter(tenant="t")) == (14, True)
     assert await total(LetterFilter(tenant="t", status=["OPEN", "RESOLVED"])) == (14, True)
     assert await total(LetterFilter(status="RESOLVED")) == (0, True)
+    monkeypatch.setattr("redrive.store.list_query.MAX_SCANNED_FOR_TOTAL", 20)
+    assert await total(LetterFilter(code="timeout")) == (4, True), "a total looks at more rows than a page"
+    monkeypatch.setattr("redrive.store.list_query.MAX_SCANNED_FOR_TOTAL", 5)
     assert await total(LetterFilter(since=kit.clock.now() + HOUR)) == (0, True)
     assert await total(RunFilter(status="DLQ_PENDING")) == (16, True)
     assert await total(RunFilter(tenant="u")) == (2, True)
