@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from browser_kit import ACCOUNTANT, OWNER, PATIENCE, Looking, complaints, overflow
-from browser_shop import ATTEMPTS, FIXED, LETTERS, ON_CALL
+from browser_kit import ACCOUNTANT, OWNER, PATIENCE, PHONE, Looking, complaints, overflow
+from browser_shop import ATTEMPTS, FIXED, LETTERS, LONG_NAME, ON_CALL
 from playwright.sync_api import Page, expect
 
 from redrive.cli.demo.shop import PASSWORD
@@ -93,7 +93,14 @@ def test_a_long_name_and_many_attempts_fit_on_every_screen(looking: Looking) -> 
             expect(page.locator("#steps blockquote", has_text="answering machine")).to_have_count(1)
             assert overflow(page) == 0, (path, width)
             assert page.evaluate("document.documentElement.scrollHeight") < 5_000
+            assert page.locator(".scroll:has(.fall)").evaluate("it => it.scrollWidth - it.clientWidth") <= 1, width
         assert complaints(page) == []
+    page.set_viewport_size(PHONE)
+    for path in (f"/app/admin/bulk-replays/new?workflow={LONG_NAME[:-1]}x", f"/app/search?q={LONG_NAME[:30]}"):
+        page.goto(path)
+        expect(page.get_by_text(LONG_NAME[:30]).first).to_be_visible()
+        assert overflow(page) == 0, path
+        assert page.evaluate("document.documentElement.scrollHeight") < 5_000
 
 
 def test_the_accountant_corrects_a_field_on_her_phone(looking: Looking) -> None:

@@ -226,6 +226,8 @@ def test_one_search_finds_messages_references_ids_and_workflows(shop: World) -> 
             assert "Nothing found" in found(other, text), text
         assert "/app/runs?correlation_id=order-17" in found(viewer, "order-17")
         assert "/app/search?q=order-17" in found(viewer, "order-1")
+        for path in (f"/admin/dlq/{wrong}", f"/runs/{run}"):
+            assert '<a href="/app/search?q=order-17"><code>order-17' in viewer.get(path).text, "its reference is a link"
         assert "/app/runs?workflow=fulfil" in found(viewer, "FULF")
         by_cause = found(viewer, "is too much")
         assert "/app/admin/dlq/causes/" in by_cause
@@ -277,6 +279,8 @@ def test_a_corrected_field_is_replayed_once(shop: World) -> None:
         hurried = client.post(f"{path}/replay", data={**form, "do": "replay", "once": once(asked.text)})
         assert "Nothing has run yet" in hurried.text
         assert "<del>400</del> <ins>40</ins>" in hurried.text
+        assert "turn on “Use new idempotency keys”" in hurried.text, "a warning names the field of the page"
+        assert "new_operation to" not in hurried.text
         assert "k3y-s3cr3t" not in hurried.text
         seen = re.search(r'name="seen" value="([^"]+)"', hurried.text)
         assert seen
@@ -504,6 +508,7 @@ def test_comments_and_closing_are_applied_once_and_shown(shop: World) -> None:
         assert (late.status_code, "This has changed since you opened it" in late.text) == (409, True)
         assert "Closed by token:ADMIN" in late.text, "the answer shows the current state of the failure"
         assert "a test order" in late.text
+        assert "Another decision came first. State of this failure: Resolved." in late.text
         assert f'href="/app{path}/replay"' not in admin.get(path).text, "this link would always be refused"
         link = re.search(r'href="/app(/runs/[^"]+)"[^>]*>(?:(?!</a>).)*Retry the run', admin.get(path).text)
         assert link

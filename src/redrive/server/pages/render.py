@@ -185,6 +185,24 @@ def make_preference_cookie_name(preference: str) -> str:
     return f"redrive_{preference}"
 
 
+_PAGE_SENTENCES: dict[str, str] = {
+    ReasonCode.SAME_IDEMPOTENCY_KEY: N(
+        "{names}: the old idempotency key is kept, so the other service may repeat its old answer. "
+        "To avoid this, turn on “Use new idempotency keys”."
+    ),
+    ReasonCode.NEW_OPERATION_NEEDED: N(
+        "This run was rolled back. Other services would treat the same calls as repeats: "
+        "turn on “Use new idempotency keys”."
+    ),
+    ReasonCode.FULL_WOULD_REPEAT: N(
+        "Step {step} may run only once, and starting over would run it again. "
+        "Resume from a later step, or turn on “Use new idempotency keys”."
+    ),
+    ReasonCode.LETTER_NOT_OPEN: N("Another decision came first. State of this failure: {status}."),
+}
+"""Reasons that pages express with the labels of their fields and states, instead of those of the API."""
+
+
 class PageView:
     """The part of a page that does not depend on its content: user, tenant, language and addresses."""
 
@@ -342,12 +360,22 @@ class PageView:
 
     def render_reason(self, reason: Reason | str | None) -> Markup:
         """Return a reason in the user's language; free text stays as it is, marked as English."""
+        if isinstance(reason, Reason) and reason.code in _PAGE_SENTENCES:
+            return self._render_page_sentence(reason)
         if isinstance(reason, Reason) and reason.code not in _FREE_TEXT:
             # The sentence has a time in UTC; pages show the time of the next attempt in the user's time zone.
             reason = Reason(reason.code, **{**reason.params, "next_at": None}) if "next_at" in reason.params else reason
             return escape(render(reason, CATALOGUES[self.lang])[:_MAX_REASON_LENGTH])
         text = str(reason or "")[:_MAX_REASON_LENGTH]
         return escape(text) if self.lang == "en" else Markup('<span lang="en" dir="auto">{}</span>').format(text)
+
+    def _render_page_sentence(self, reason: Reason) -> Markup:
+        values: dict[str, Any] = dict(reason.params)
+        if "names" in values:
+            values["names"] = ", ".join(map(str, values["names"]))
+        if "status" in values:
+            values["status"] = self.t(labels.find_state_label(values["status"]).text)
+        return self.t(_PAGE_SENTENCES[reason.code], **values)
 
     def render_reason_of(self, record: Any, text: str | None, name: str = "reason") -> Markup:
         """Return the reason of a record, such as `reason_code` with `reason_params`, or else its text."""
