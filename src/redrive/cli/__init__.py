@@ -1,4 +1,4 @@
-"""The `redrive` command. `redrive.cli.messages` has the exit codes.
+"""The `redrive` command. `redrive.cli.errors` has the exit codes.
 
 This module imports click only, and each command is imported when it is called, so that `redrive --help` answers at
 once. The modules of the commands import a few light modules; a command imports the engine when it runs.
@@ -8,7 +8,7 @@ run        worker (worker_process), server, migrate, reencrypt
 work       runs, dlq, saga, outbox, circuits, policies, workflows, schedules, audit, notifications
 access     accounts: tenants, tokens; users
 check      doctor (doctor_checks, hardening)
-shared     target: --url and --app; options; pager; output: tables, JSON, ids; messages: errors, exit codes, hints
+shared     target: --url and --app; options; pager; output: tables, JSON, ids; errors: exit codes, hints
 """
 
 from __future__ import annotations

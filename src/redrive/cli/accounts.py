@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from redrive.cli.messages import report_errors
+from redrive.cli.errors import report_errors
 from redrive.cli.options import DURATION_TYPE, ChangeOptions, current_user
 from redrive.cli.output import Column, Output, as_json, echo, echo_err, field_columns, json_text
 from redrive.cli.server import require_extras

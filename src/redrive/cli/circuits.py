@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.messages import NOT_FOUND, circuit_hint
+from redrive.cli.errors import NOT_FOUND, circuit_hint
 from redrive.cli.options import REASON_OPTION, ChangeOptions, parse_field, suggest_names
 from redrive.cli.output import Column, Output, echo_err, escape_line, field_columns
 from redrive.cli.pager import CURSOR_OPTION
@@ -159,7 +159,7 @@ async def _change_status(
 
 
 def _parse_settings(context: click.Context, _: click.Parameter, fields: tuple[str, ...]) -> dict[str, Any]:
-    from redrive.cli.messages import report_usage_errors
+    from redrive.cli.errors import report_usage_errors
     from redrive.policy import Circuit
 
     if bool(fields) == context.params["unset"]:

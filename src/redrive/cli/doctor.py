@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from redrive.cli.messages import FAILED, report_errors
+from redrive.cli.errors import FAILED, report_errors
 from redrive.cli.output import Output, echo, escape_line, fold_text, style_text
 from redrive.cli.target import Target, common_options
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from redrive.cli.messages import circuit_hint, hint, rewrite_hints, schedule_hint, worker_hint
+from redrive.cli.errors import circuit_hint, hint, rewrite_hints, schedule_hint, worker_hint
 from redrive.clock import MICROS, SystemClock
 from redrive.core.audit import read_reason
 from redrive.core.circuit import CircuitStatus

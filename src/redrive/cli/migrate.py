@@ -6,7 +6,7 @@ import functools
 
 import click
 
-from redrive.cli.messages import report_errors
+from redrive.cli.errors import report_errors
 from redrive.cli.output import Output, echo, echo_err
 from redrive.cli.target import STORE_URL_HELP, Target, common_options
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.messages import NOT_FOUND, CommandFailed, hint, program_name, report_usage_errors
+from redrive.cli.errors import NOT_FOUND, CommandFailed, hint, program_name, report_usage_errors
 from redrive.cli.options import ChangeOptions, name_or_current_user, parse_json_text, read_ids
 from redrive.cli.output import Column, Output, display_tenant, escape_line, field_columns
 from redrive.cli.pager import CURSOR_OPTION, LIMIT_OPTION

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 import msgspec
 
-from redrive.cli.messages import NOT_FOUND, REFUSED, CommandFailed, UsageError, exit_code_for, hint, rewrite_hints
+from redrive.cli.errors import NOT_FOUND, REFUSED, CommandFailed, UsageError, exit_code_for, hint, rewrite_hints
 from redrive.cli.output import echo_err, escape_line
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.messages import NOT_FOUND, REFUSED, CommandFailed, hint
+from redrive.cli.errors import NOT_FOUND, REFUSED, CommandFailed, hint
 from redrive.cli.options import (
     REASON_OPTION,
     ChangeOptions,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.messages import NOT_FOUND, CommandFailed, hint, program_name
+from redrive.cli.errors import NOT_FOUND, CommandFailed, hint, program_name
 from redrive.cli.options import ChangeOptions, parse_field, suggest_names
 from redrive.cli.output import Column, Output, echo_err, field_columns
 from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on
@@ -97,7 +97,7 @@ _LIST_FIELDS = frozenset({"delays", "retry_on", "never_retry_on"})  # may be wri
 
 
 def _parse_fields(_: click.Context, __: click.Parameter, fields: tuple[str, ...]) -> dict[str, Any]:
-    from redrive.cli.messages import report_usage_errors
+    from redrive.cli.errors import report_usage_errors
     from redrive.policy import RetryPolicy
 
     with report_usage_errors():

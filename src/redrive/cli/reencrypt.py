@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.messages import CommandFailed
+from redrive.cli.errors import CommandFailed
 from redrive.cli.options import name_or_current_user
 from redrive.cli.output import Output, echo, echo_err
 from redrive.cli.target import STORE_URL_HELP, Target, common_options, run_on

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.messages import report_errors
+from redrive.cli.errors import report_errors
 from redrive.cli.output import fold_text
 from redrive.cli.target import Target, target_options
 

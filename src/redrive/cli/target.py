@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import click
 import msgspec
 
-from redrive.cli.messages import NOT_FOUND, CommandFailed, UsageError, hint, report_errors
+from redrive.cli.errors import NOT_FOUND, CommandFailed, UsageError, hint, report_errors
 from redrive.cli.options import change_options, suggest_names
 from redrive.cli.output import Output, output_options
 from redrive.core.roles import DEFAULT_TENANT

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.messages import report_errors
+from redrive.cli.errors import report_errors
 from redrive.cli.target import load_app
 
 if TYPE_CHECKING:

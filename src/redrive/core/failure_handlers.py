@@ -1,4 +1,4 @@
-"""Consequences of the end of a run: failure handlers with their event, and the engine's events in the outbox.
+"""Failure handlers: the runs that a failed run starts, and the event that they get.
 
 A handler is an ordinary workflow. Every run carries a snapshot of its handlers. So the failure and the handler's run
 are one transition, also where a process without the code decides on it: another worker, the reaper or the server.
@@ -7,7 +7,6 @@ are one transition, also where a process without the code decides on it: another
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,10 +17,10 @@ from redrive.core.failure_reason import FailureReason, LetterCode
 from redrive.core.idempotency import handler_run_id
 from redrive.core.json_schema import is_deeper
 from redrive.core.new_run import extract_index_values
-from redrive.core.outcomes import LetterClosed, Outcome, RunView
+from redrive.core.outcomes import RunView
 from redrive.core.run_options import OnFailure, RunOptions, add_trace
-from redrive.core.states import CLOSED_LETTER_STATUSES, FINAL_RUN_STATUSES, LetterStatus, RunStatus
-from redrive.core.transitions import MessageWrite, NewRun, Transition
+from redrive.core.states import RunStatus
+from redrive.core.transitions import NewRun, Transition
 from redrive.duration import to_datetime
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
@@ -92,62 +91,6 @@ def add_handler_runs(decided: Transition, run: RunView, now: int) -> Transition:
         )
         started.append(new)
     return replace(decided, starts=(*decided.starts, *started))
-
-
-RUN_ENDED_TOPIC = "redrive.run.ended"
-LETTER_OPENED_TOPIC = "redrive.letter.opened"
-LETTER_CLOSED_TOPIC = "redrive.letter.closed"
-ENGINE_TOPICS = (RUN_ENDED_TOPIC, LETTER_OPENED_TOPIC, LETTER_CLOSED_TOPIC)
-"""The topics of the engine's events."""
-
-
-def add_engine_events(decided: Transition, outcome: Outcome, wanted: Collection[str], now: int) -> Transition:
-    """Add a message to the transition for each of its events that a sink wants.
-
-    An event has ids, states and codes, but no payload and no text of an error: sinks may be outside.
-    """
-    run, messages = outcome.run, []
-    for topic, facts in _engine_events(decided, outcome):
-        if topic in wanted:
-            event = {
-                "run_id": run.public_id,
-                "workflow": run.workflow,
-                "tenant": run.tenant,
-                "queue": run.queue,
-                "correlation_id": run.correlation_id or run.public_id,
-                "at": to_datetime(now).isoformat(),
-                **facts,
-            }
-            messages.append(
-                MessageWrite(
-                    # The same decision has the same id when it is sent again after a lost reply.
-                    public_id=f"evt-{run.public_id}-{run.fence}-{topic.removeprefix('redrive.')}",
-                    topic=topic,
-                    payload=json.dumps(event),
-                    run_id=run.public_id,
-                    correlation_id=run.correlation_id or run.public_id,
-                    trace=run.options.trace,
-                )
-            )
-    return replace(decided, messages=(*decided.messages, *messages)) if messages else decided
-
-
-def _engine_events(decided: Transition, outcome: Outcome) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the topic and the facts of each event of a transition."""
-    change, letter, move = decided.change, decided.letter, decided.move
-    letter_id = letter.public_id if letter is not None else None if move is None else move.letter
-    # Closing a letter changes the status of a run that ended long before.
-    if change is not None and change.status in FINAL_RUN_STATUSES and not isinstance(outcome, LetterClosed):
-        code = letter.code if letter is not None else None
-        if code is None and change.failure is not None:
-            code = FailureReason.from_json(change.failure).code.value
-        yield RUN_ENDED_TOPIC, {"status": change.status.value, "code": code, "letter_id": letter_id}
-    if letter is not None:
-        names = ("code", "stage", "category", "fingerprint", "step", "attempts")
-        facts = {name: getattr(letter, name) for name in names}
-        yield LETTER_OPENED_TOPIC, {"letter_id": letter_id, "status": LetterStatus.OPEN.value, **facts}
-    if move is not None and move.status in CLOSED_LETTER_STATUSES:
-        yield LETTER_CLOSED_TOPIC, {"letter_id": letter_id, "status": move.status.value}
 
 
 def make_sample_event() -> str:

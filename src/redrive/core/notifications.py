@@ -1,4 +1,4 @@
-"""Notifications of a failure: their facts, which the commit of the failure records.
+"""Notifications that a transition publishes: facts about failures for users, and the engine's events for sinks.
 
 Facts are plain JSON in a message, in the commit that records the failure. Of the facts with the same *lane* (event
 and fingerprint), the first is sent at once and the others together, at intervals. Facts are neither redacted nor
@@ -8,7 +8,7 @@ rendered: the notifier does both. `notification_text` has the subject and the te
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -18,12 +18,12 @@ from redrive.core.failure import Failure, compute_fingerprint
 from redrive.core.failure_reason import FailureReason
 from redrive.core.idempotency import encode_key, payload_hash
 from redrive.core.notify_rules import NotificationEvent, NotifyRule, NotifyTarget
-from redrive.core.outcomes import AttemptFailed, RunView
+from redrive.core.outcomes import AttemptFailed, LetterClosed, Outcome, RunView
 from redrive.core.redact import MASK
 from redrive.core.run_options import trace_id
-from redrive.core.states import RunStatus, StepStatus
+from redrive.core.states import CLOSED_LETTER_STATUSES, FINAL_RUN_STATUSES, LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import MessageWrite, Transition
-from redrive.duration import FOREVER, MICROS
+from redrive.duration import FOREVER, MICROS, to_datetime
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import field_names, replace
 from redrive.settings import letter_page_path, run_page_path
@@ -206,3 +206,59 @@ def _failure_facts(run: RunView, failure: Failure, step: str | None, now: int, f
         at=now,
         path=run_page_path(run.public_id),
     )
+
+
+RUN_ENDED_TOPIC = "redrive.run.ended"
+LETTER_OPENED_TOPIC = "redrive.letter.opened"
+LETTER_CLOSED_TOPIC = "redrive.letter.closed"
+ENGINE_TOPICS = (RUN_ENDED_TOPIC, LETTER_OPENED_TOPIC, LETTER_CLOSED_TOPIC)
+"""The topics of the engine's events."""
+
+
+def add_engine_events(decided: Transition, outcome: Outcome, wanted: Collection[str], now: int) -> Transition:
+    """Add a message to the transition for each of its events that a sink wants.
+
+    An event has ids, states and codes, but no payload and no text of an error: sinks may be outside.
+    """
+    run, messages = outcome.run, []
+    for topic, facts in _engine_events(decided, outcome):
+        if topic in wanted:
+            event = {
+                "run_id": run.public_id,
+                "workflow": run.workflow,
+                "tenant": run.tenant,
+                "queue": run.queue,
+                "correlation_id": run.correlation_id or run.public_id,
+                "at": to_datetime(now).isoformat(),
+                **facts,
+            }
+            messages.append(
+                MessageWrite(
+                    # The same decision has the same id when it is sent again after a lost reply.
+                    public_id=f"evt-{run.public_id}-{run.fence}-{topic.removeprefix('redrive.')}",
+                    topic=topic,
+                    payload=json.dumps(event),
+                    run_id=run.public_id,
+                    correlation_id=run.correlation_id or run.public_id,
+                    trace=run.options.trace,
+                )
+            )
+    return replace(decided, messages=(*decided.messages, *messages)) if messages else decided
+
+
+def _engine_events(decided: Transition, outcome: Outcome) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the topic and the facts of each event of a transition."""
+    change, letter, move = decided.change, decided.letter, decided.move
+    letter_id = letter.public_id if letter is not None else None if move is None else move.letter
+    # Closing a letter changes the status of a run that ended long before.
+    if change is not None and change.status in FINAL_RUN_STATUSES and not isinstance(outcome, LetterClosed):
+        code = letter.code if letter is not None else None
+        if code is None and change.failure is not None:
+            code = FailureReason.from_json(change.failure).code.value
+        yield RUN_ENDED_TOPIC, {"status": change.status.value, "code": code, "letter_id": letter_id}
+    if letter is not None:
+        names = ("code", "stage", "category", "fingerprint", "step", "attempts")
+        facts = {name: getattr(letter, name) for name in names}
+        yield LETTER_OPENED_TOPIC, {"letter_id": letter_id, "status": LetterStatus.OPEN.value, **facts}
+    if move is not None and move.status in CLOSED_LETTER_STATUSES:
+        yield LETTER_CLOSED_TOPIC, {"letter_id": letter_id, "status": move.status.value}

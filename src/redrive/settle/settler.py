@@ -19,9 +19,14 @@ from redrive.clock import Clock
 from redrive.core.decide import decide
 from redrive.core.decide_run import replace_refused
 from redrive.core.decide_step import measure_parked_time
-from redrive.core.failure_handlers import ENGINE_TOPICS, add_engine_events
 from redrive.core.journal import EntryRow
-from redrive.core.notifications import NOTIFICATION_TOPIC, NotificationFacts, encode_facts
+from redrive.core.notifications import (
+    ENGINE_TOPICS,
+    NOTIFICATION_TOPIC,
+    NotificationFacts,
+    add_engine_events,
+    encode_facts,
+)
 from redrive.core.notify_rules import CHANNEL_KIND, NotificationEvent, NotifyRule, NotifyTarget, StoredRules, find_rule
 from redrive.core.outbox import Bundle, SinkLease
 from redrive.core.outcomes import (

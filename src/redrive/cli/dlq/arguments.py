@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from redrive.cli.messages import CONFLICT, NOT_FOUND, USAGE, CommandFailed, UsageError, hint, rewrite_hints
+from redrive.cli.errors import CONFLICT, NOT_FOUND, USAGE, CommandFailed, UsageError, hint, rewrite_hints
 from redrive.cli.options import find_letter_id, parse_field, parse_json_text, read_text_or_file
 
 if TYPE_CHECKING:

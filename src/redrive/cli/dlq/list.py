@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.dlq.arguments import load_letter, parse_index_values, parse_rate_option
-from redrive.cli.messages import NOT_FOUND, CommandFailed, UsageError
+from redrive.cli.errors import NOT_FOUND, CommandFailed, UsageError
 from redrive.cli.options import TIME_TYPE, current_user, name_or_current_user
 from redrive.cli.output import Column, Output, on_terminal
 from redrive.cli.pager import Listing, PageOptions, page_options

@@ -19,7 +19,7 @@ from redrive.cli.dlq.arguments import (
 )
 from redrive.cli.dlq.bulk import BulkDecision, run_bulk_decision
 from redrive.cli.dlq.list import selection_options
-from redrive.cli.messages import REFUSED, CommandFailed, UsageError
+from redrive.cli.errors import REFUSED, CommandFailed, UsageError
 from redrive.cli.options import ChangeOptions
 from redrive.cli.output import Output
 from redrive.cli.target import Target, decision_options

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from redrive.cli.dlq.decision import describe_mode, render_changes
-from redrive.cli.messages import hint
+from redrive.cli.errors import hint
 from redrive.cli.output import (
     as_json,
     escape_line,

@@ -11,7 +11,7 @@ import click
 
 from redrive.cli.dlq.arguments import parse_json_value, parse_retry_policy, parse_step_outputs
 from redrive.cli.dlq.replay import WAIT_OPTION, input_edit_options, replay_options
-from redrive.cli.messages import NOT_FOUND, CommandFailed, hint
+from redrive.cli.errors import NOT_FOUND, CommandFailed, hint
 from redrive.cli.options import (
     DURATION_TYPE,
     ChangeOptions,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from redrive.cli.dlq.arguments import parse_json_value
-from redrive.cli.messages import hint
+from redrive.cli.errors import hint
 from redrive.cli.options import ChangeOptions, find_run_id
 from redrive.cli.output import Output, escape_line, format_age
 from redrive.cli.target import Target, decision_options, run_on

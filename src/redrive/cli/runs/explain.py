@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from redrive.cli.messages import circuit_hint, hint, worker_hint
+from redrive.cli.errors import circuit_hint, hint, worker_hint
 from redrive.cli.output import format_time
 from redrive.cli.runs.events import explain_events, explain_wait
 from redrive.core.circuit import CircuitStatus

@@ -1,4 +1,4 @@
-"""Exit codes, errors that end a command, and hints: commands for the user to type next.
+"""Errors that end a command, their exit codes, and hints: commands for the user to type next.
 
 A hint names the program so that the user's shell finds it, and repeats the `--app` and `--url` of the present
 command. Values from the environment are not repeated: the next command reads them as well.
