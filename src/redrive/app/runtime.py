@@ -15,8 +15,8 @@ import msgspec
 from redrive import chores
 from redrive.app.catalogue import collect_schedules
 from redrive.app.events import AppRuns
+from redrive.app.notification_chore import NotificationChore
 from redrive.app.results import Results, ResultSource
-from redrive.app.sinks import NotificationChore
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.core.new_run import StartableWorkflow
 from redrive.core.notify_rules import Escalation

@@ -6,7 +6,6 @@ audit log of that tenant, or of all, records it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,11 +18,9 @@ from redrive.clock import Clock, SystemClock
 from redrive.core.audit import AuditEvent
 from redrive.core.redact import Redactor
 from redrive.core.roles import ALL_TENANTS, Permission, Principal
-from redrive.core.states import RunStatus
 from redrive.desk.models import Caller
 from redrive.desk.operations import Actor
 from redrive.desk.presenter import in_thread_if_large
-from redrive.desk.settings import KnownWorker, KnownWorkflow, Workflows
 from redrive.desk.validation import require_text
 from redrive.errors import InputError, NotAllowed, NotSignedIn, RedriveError
 from redrive.observability.tracing import set_request_trace
@@ -47,18 +44,13 @@ from redrive.server.problems import ProblemError
 from redrive.server.remote_workers import RemoteWorkers
 from redrive.settings import caller_network, find_client_address, is_forwarded_https, parse_trusted_proxies
 from redrive.store.accounts import AccountStore
-from redrive.store.filters import RunFilter
-from redrive.store.list_query import OLDEST_CURSOR
 from redrive.store.port import DeskStore, Store
-from redrive.store.runs import RunRow
-from redrive.store.workers import live_workers
 
 if TYPE_CHECKING:
     from redrive.app.runtime import Desk, Runtime
 
 SESSION_COOKIE = "redrive_session"
 _ALL_WORKFLOWS = "x-all-workflows"
-_MAX_OLDEST_RUNS = 100
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _ALL_WORKFLOWS_PERMISSIONS = frozenset(
     {Permission.MANAGE_PEOPLE, Permission.MANAGE_TENANTS, Permission.MANAGE_SINKS, Permission.PAUSE}
@@ -398,54 +390,3 @@ async def sign_out(request: Request, response: Response) -> None:
     refuse_cross_site(request, service)
     await service.sessions.sign_out(request.cookies[name])
     response.delete_cookie(name, path="/", secure=uses_https(request, service), httponly=True, samesite="lax")
-
-
-def make_workflows_desk(context: RequestContext) -> Workflows:
-    """Return the desk for workflows, which all tenants share."""
-    return Workflows(context.whole, context.clock, context.runtime.wake_workers, tenant=context.one_tenant or "")
-
-
-async def list_known_workflows(context: RequestContext) -> list[KnownWorkflow]:
-    """Return the registered workflows that the principal may see.
-
-    Due runs that no worker can take are counted over all tenants for owners; for others, among the hundred
-    runs of their tenant that have waited longest.
-    """
-    allowed = context.principal.workflows
-    found = [each for each in await make_workflows_desk(context).list() if allowed is None or each.name in allowed]
-    if context.principal.may(Permission.MANAGE_TENANTS):
-        return found
-    alive = live_workers(await context.whole.workers(), context.whole.now())
-    registered = {name for worker in alive for name in worker.workflows}
-    lanes = [(workflow, queue) for workflow, queue, _ in await list_oldest_due_runs(context)]
-    waiting = [lane for lane in lanes if not any(worker.takes(*lane) for worker in alive)]
-    unclaimable = Counter(workflow for workflow, _ in waiting)
-    idle = sorted({lane for lane in waiting if lane[0] in registered})
-    return [
-        replace(
-            each,
-            unclaimable=unclaimable[each.name],
-            idle_queues=tuple(queue for workflow, queue in idle if workflow == each.name),
-        )
-        for each in found
-    ]
-
-
-async def list_known_workers(context: RequestContext) -> list[KnownWorker]:
-    """Return the workers, newest first; a token for some workflows sees only those workflows and their workers."""
-    some, found = context.principal.workflows, await make_workflows_desk(context).workers()
-    if some is None:
-        return [*found]
-    narrowed = [replace(each, workflows=tuple(filter(some.__contains__, each.workflows))) for each in found]
-    return [each for each in narrowed if each.workflows]
-
-
-async def list_oldest_due_runs(context: RequestContext) -> list[tuple[str, str, int]]:
-    """Return the due runs that have waited longest: the workflow and queue of each, and since when it is due."""
-    view, some, rows = context.view, context.principal.workflows, list[RunRow]()
-    for workflow in [None] if some is None else sorted(some):  # a token for some workflows must name one
-        where = RunFilter(status=[RunStatus.PENDING], workflow=workflow)
-        rows += (await view.runs(where, limit=_MAX_OLDEST_RUNS, cursor=OLDEST_CURSOR)).items
-    now, paused = context.whole.now(), await view.paused()
-    due = [(run.workflow, run.queue, run.available_at or now) for run in rows if run.workflow not in paused]
-    return [each for each in due if each[2] <= now]

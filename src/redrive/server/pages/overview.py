@@ -21,14 +21,8 @@ from redrive.server.pages.charts import CHART_RANGES, plot_slots
 from redrive.server.pages.forms import make_page_router
 from redrive.server.pages.render import render_page
 from redrive.server.pages.translations import N
-from redrive.server.request_context import (
-    Context,
-    RequestContext,
-    list_known_workers,
-    list_known_workflows,
-    list_oldest_due_runs,
-    requires,
-)
+from redrive.server.request_context import Context, RequestContext, requires
+from redrive.server.routes.common import list_known_workers, list_known_workflows, list_oldest_due_runs
 from redrive.store.filters import CircuitFilter
 from redrive.store.workers import CRASH_LOOP
 

@@ -31,14 +31,8 @@ from redrive.server.pages.replay_form import (
     split_faults,
 )
 from redrive.server.pages.translations import format_json
-from redrive.server.request_context import (
-    Context,
-    RequestContext,
-    list_known_workers,
-    list_known_workflows,
-    make_workflows_desk,
-    requires,
-)
+from redrive.server.request_context import Context, RequestContext, requires
+from redrive.server.routes.common import list_known_workers, list_known_workflows, make_workflows_desk
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.workers import CRASH_LOOP
 

@@ -1,9 +1,10 @@
-"""Shared parts of routes: parameters, bodies, and routes made from the operations of the desk."""
+"""Shared parts of routes: parameters, bodies, routes made from operations, and the workflows that a principal sees."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
@@ -14,13 +15,20 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from redrive.core.roles import Permission
+from redrive.core.states import RunStatus
 from redrive.desk.operations import CALLER_PARAMETERS, get_answer_type, get_operation, get_parameters
+from redrive.desk.settings import KnownWorker, KnownWorkflow, Workflows
 from redrive.errors import ConfigurationError, InputError, NotAllowed
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
+from redrive.records import replace
 from redrive.server.idempotency import KEY_HEADER, IdempotentRoute
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.settings import API_PREFIX
+from redrive.store.filters import RunFilter
+from redrive.store.list_query import OLDEST_CURSOR
+from redrive.store.runs import RunRow
+from redrive.store.workers import live_workers
 
 Id = Annotated[str, Path(pattern=r"^[!-~]{1,200}$", description="An id.")]
 Name = Annotated[str, Path(pattern=r"^[^/#\x00-\x1f]{1,255}$", description="A name.")]
@@ -36,6 +44,7 @@ Index = Annotated[
 Span = Annotated[float | str, Field(description="Seconds, or a text such as `10m`.")]
 Text = Annotated[str, Field(min_length=1, max_length=255)]
 _MAX_UNKNOWN_NAMES = 20
+_MAX_OLDEST_RUNS = 100
 _REPLAY_OPTIONS = frozenset({"input", "patch", "output", "new_operation", "skip_steps"})
 _PARAMETER_TYPES: dict[str, Any] = {"id": Id, "limit": Limit, "cursor": Cursor, "idempotency_key": Key}
 _WIRE_TYPES: dict[Any, Any] = {str: Text, str | None: Text | None}
@@ -253,3 +262,54 @@ def parse_policy(given: dict[str, Any] | None) -> RetryPolicy | None:
         return RetryPolicy.from_json(given)
     except (ConfigurationError, TypeError, ValueError, KeyError, OverflowError) as error:
         raise InputError(Reason(ReasonCode.POLICY_INVALID, why=Reason.of_error(error))) from None
+
+
+def make_workflows_desk(context: RequestContext) -> Workflows:
+    """Return the desk for workflows, which all tenants share."""
+    return Workflows(context.whole, context.clock, context.runtime.wake_workers, tenant=context.one_tenant or "")
+
+
+async def list_known_workflows(context: RequestContext) -> list[KnownWorkflow]:
+    """Return the registered workflows that the principal may see.
+
+    Due runs that no worker can take are counted over all tenants for owners; for others, among the hundred
+    runs of their tenant that have waited longest.
+    """
+    allowed = context.principal.workflows
+    found = [each for each in await make_workflows_desk(context).list() if allowed is None or each.name in allowed]
+    if context.principal.may(Permission.MANAGE_TENANTS):
+        return found
+    alive = live_workers(await context.whole.workers(), context.whole.now())
+    registered = {name for worker in alive for name in worker.workflows}
+    lanes = [(workflow, queue) for workflow, queue, _ in await list_oldest_due_runs(context)]
+    waiting = [lane for lane in lanes if not any(worker.takes(*lane) for worker in alive)]
+    unclaimable = Counter(workflow for workflow, _ in waiting)
+    idle = sorted({lane for lane in waiting if lane[0] in registered})
+    return [
+        replace(
+            each,
+            unclaimable=unclaimable[each.name],
+            idle_queues=tuple(queue for workflow, queue in idle if workflow == each.name),
+        )
+        for each in found
+    ]
+
+
+async def list_known_workers(context: RequestContext) -> list[KnownWorker]:
+    """Return the workers, newest first; a token for some workflows sees only those workflows and their workers."""
+    some, found = context.principal.workflows, await make_workflows_desk(context).workers()
+    if some is None:
+        return [*found]
+    narrowed = [replace(each, workflows=tuple(filter(some.__contains__, each.workflows))) for each in found]
+    return [each for each in narrowed if each.workflows]
+
+
+async def list_oldest_due_runs(context: RequestContext) -> list[tuple[str, str, int]]:
+    """Return the due runs that have waited longest: the workflow and queue of each, and since when it is due."""
+    view, some, rows = context.view, context.principal.workflows, list[RunRow]()
+    for workflow in [None] if some is None else sorted(some):  # a token for some workflows must name one
+        where = RunFilter(status=[RunStatus.PENDING], workflow=workflow)
+        rows += (await view.runs(where, limit=_MAX_OLDEST_RUNS, cursor=OLDEST_CURSOR)).items
+    now, paused = context.whole.now(), await view.paused()
+    due = [(run.workflow, run.queue, run.available_at or now) for run in rows if run.workflow not in paused]
+    return [each for each in due if each[2] <= now]

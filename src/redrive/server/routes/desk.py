@@ -22,14 +22,7 @@ from redrive.desk.settings import KnownWorker, KnownWorkflow, Policies, Schedule
 from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict
-from redrive.server.request_context import (
-    Context,
-    RequestContext,
-    list_known_workers,
-    list_known_workflows,
-    make_workflows_desk,
-    requires,
-)
+from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import (
     Body,
     Cursor,
@@ -40,7 +33,10 @@ from redrive.server.routes.common import (
     Text,
     Until,
     add_operations,
+    list_known_workers,
+    list_known_workflows,
     make_router,
+    make_workflows_desk,
     parse_policy,
     read_filter,
     serve,
