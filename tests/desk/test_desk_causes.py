@@ -254,6 +254,22 @@ async def test_an_input_that_no_longer_fits_is_edited_and_replayed(tmp_path: Pat
         assert (await ended(e, replay.run_id)).result == 7
 
 
+async def test_a_result_that_cannot_be_written_as_json_fails_at_the_stage_output() -> None:
+    app = new_app()
+
+    @app.step
+    async def act() -> Any:
+        return object()
+
+    @app.workflow
+    async def job() -> None:
+        await act()
+
+    async with engine(app) as e:
+        letter = await failed(e, job)
+        assert (letter.code, letter.stage, letter.step, letter.attempts) == ("validation_failed", "output", "act", 1)
+
+
 async def test_a_time_limit_that_ended_the_run_restarts() -> None:
     app, ledger = new_app(), Ledger()
 

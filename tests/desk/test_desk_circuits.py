@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -69,9 +70,12 @@ async def test_transitions_made_by_the_engine_are_audited() -> None:
     async with engine(app) as e:
         for _ in range(5):
             await e.run(pay, -1)
-        handle = await pay.start(1)
+        handle, opened = await pay.start(1), await app.circuits.get("payments")
+        assert opened.changed_at is not None
+        assert opened.until == opened.changed_at + timedelta(minutes=1)
         await e.advance("62s")
         assert await handle.result() == 1
+        assert ((await app.circuits.get("payments")).changed_at or opened.changed_at) >= opened.until
         assert await events(e) == [
             ("circuit.opened", "redrive", "5 failures within 1 m, the last one: network"),
             ("circuit.half_opened", "redrive", "it was open for 1 m"),

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import time
@@ -123,7 +124,7 @@ async def test_a_stale_run_is_recovered_with_a_warning() -> None:
     assert run.status == "SUCCESS"
     (stale,) = [line for line in told if line["message"].startswith("recovering stale run")]
     assert stale["run_id"] == run.id
-    assert "'transfer' did not complete" in stale["message"]
+    assert re.search(r": its worker 1 \(.+\) is gone, and 'transfer' did not complete$", stale["message"])
 
 
 async def test_a_run_that_fails_without_a_letter_is_logged_too() -> None:

@@ -10,6 +10,7 @@ import pytest
 from redrive import NonRetryable, Redrive, RetryPolicy, step_info
 from redrive.app import Workflow
 from redrive.desk.models import DeadLetter
+from redrive.errors import InputError
 from redrive.testing import Engine, Http, engine, faults
 
 STEPS = ("import", "match", "convert", "tax", "post", "report", "archive", "notify")
@@ -105,9 +106,11 @@ async def test_scenario_3_a_letter_can_be_marked_as_resolved_or_skipped(act: str
     ledger = Ledger()
     app, closing = ledger.closing()
     async with engine(app) as e:
-        letter = await into_the_queue(e, closing)
-        closed = await getattr(app.dlq, act)(letter.id, by="accountant", reason="booked by hand")
-        assert (closed.status, closed.closed_by, closed.resolution) == (status, "accountant", "booked by hand")
+        letter, note = await into_the_queue(e, closing), "booked by hand ".ljust(10_000, "x")
+        with pytest.raises(InputError, match="10000|10,000"):
+            await getattr(app.dlq, act)(letter.id, by="accountant", reason=f"{note}x")
+        closed = await getattr(app.dlq, act)(letter.id, by="accountant", reason=note)
+        assert (closed.status, closed.closed_by, closed.resolution) == (status, "accountant", note)
         assert (await app.runs.get(letter.run_id)).status == "FAILED"
 
 

@@ -59,6 +59,24 @@ async def test_a_non_retriable_error_moves_the_step_to_the_dlq_at_once() -> None
     async with engine(app) as e:
         letter = await refused(e, mail, Http(422))
         assert (letter.attempts, letter.category, letter.code) == (1, "validation", "validation_failed")
+        assert [step.status for step in letter.steps] == ["SUCCESS", "DLQ"]
+
+
+async def test_a_retriable_failure_is_attempt_1_and_makes_the_step_wait_for_a_stored_time() -> None:
+    app, mail = campaign()
+    async with engine(app) as e:
+        with faults("send", [Http(503)]):
+            handle = await mail.start("ann@example.org", "s3cr3t")
+            await e.settle()
+            step = (await app.runs.get(handle.id)).steps[1]
+            (attempt,) = step.attempts
+            assert (step.status, step.attempt, attempt.attempt) == ("RETRYING", 1, 1)
+            assert attempt.ended_at is not None
+            assert step.next_at is not None
+            assert step.next_at == attempt.next_at > attempt.ended_at
+            await e.finish_all()
+        step = (await app.runs.get(handle.id)).steps[1]
+        assert (step.status, step.attempt) == ("SUCCESS", 2)
 
 
 async def test_the_item_holds_identity_reason_times_snapshots_and_lineage() -> None:
@@ -146,8 +164,9 @@ async def test_moves_replays_outcomes_and_closings_are_audited() -> None:
             await e.finish_all()
         await app.dlq.replay(letter.id, "STEP_ONLY", by="admin")
         await e.finish_all()
-        other = await refused(e, mail, Http(422))
+        other, third = await refused(e, mail, Http(422)), await refused(e, mail, Http(422))
         await app.dlq.ignore(other.id, by="admin")
+        await app.dlq.resolve(third.id, by="admin")
         lines = (await app.audit.list(AuditFilter(letter=letter.id))).items
         assert [(line.event, line.by) for line in reversed(lines)] == [
             ("dlq.created", "redrive"),
@@ -156,5 +175,6 @@ async def test_moves_replays_outcomes_and_closings_are_audited() -> None:
             ("dlq.retry", "admin"),
             ("dlq.replay_succeeded", "redrive"),
         ]
-        lines = (await app.audit.list(AuditFilter(letter=other.id))).items
-        assert next((line.event, line.by) for line in lines) == ("dlq.skipped", "admin")
+        for closed, event in ((other, "dlq.skipped"), (third, "dlq.resolved")):
+            lines = (await app.audit.list(AuditFilter(letter=closed.id))).items
+            assert next((line.event, line.by) for line in lines) == (event, "admin")

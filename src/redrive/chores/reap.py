@@ -76,14 +76,15 @@ class Reaper:
         count = 0
         for worker in await self._store.expire_workers():
             held = await self._store.held(worker.id)
-            outcomes = make_lost_outcomes(held, self._store.now(), died=worker.state != "STOPPED")
+            name = f"{worker.id} ({worker.name})"
+            outcomes = make_lost_outcomes(held, self._store.now(), died=worker.state != "STOPPED", worker=name)
             # One commit for all of a worker's runs: whether a run is suspected depends on the others.
             decided = await self._settle(outcomes)
             if decided:  # otherwise another process was first, and logs it
                 suspects = [each.run.id for each in outcomes if each.deaths > each.run.deaths]
                 if suspects:
                     await self._store.record_suspects(worker.id, suspects)
-                log.warning("worker %d (%s) is dead; runs to continue: %d", worker.id, worker.name, decided)
+                log.warning("worker %s is dead; runs to continue: %d", name, decided)
                 if self._counters is not None and worker.state != "STOPPED":
                     self._counters.worker_deaths += 1
             count += decided
@@ -141,7 +142,7 @@ class Reaper:
         return sum(each.kept for each in await settler.settle_bisecting(self._settler, marked))
 
 
-def make_lost_outcomes(held: list[HeldRun], now: int, *, died: bool) -> list[WorkerLost]:
+def make_lost_outcomes(held: list[HeldRun], now: int, *, died: bool, worker: str = "") -> list[WorkerLost]:
     """Return the outcomes of a worker's death, or of its stop (`died=False`), for the runs that it held.
 
     The death counts against the suspects among the runs that it executed; if there was none, all of these
@@ -159,6 +160,7 @@ def make_lost_outcomes(held: list[HeldRun], now: int, *, died: bool) -> list[Wor
                 run=settler.make_lenient_run_view(h.run),
                 deaths=h.run.deaths + 1 if suspected else h.run.deaths,
                 executing=is_executing,
+                worker=worker,
                 wake_in=max(0, (h.run.available_at or now) - now),
                 open=settler.make_open_steps(h.open, now),
             )

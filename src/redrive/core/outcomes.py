@@ -347,10 +347,11 @@ class RunReleased(_RunOutcome, frozen=True, kw_only=True):
 
 
 class WorkerLost(_RunOutcome, frozen=True, kw_only=True):
-    """The worker of the run died. `deaths` includes this death if the run may have caused it."""
+    """The worker of the run died. `deaths` includes this death if the run may have caused it; `worker` is for the log."""
 
     deaths: int
     executing: bool
+    worker: str = ""
     wake_in: int = 0
     open: tuple[OpenEntry, ...] = ()
 

@@ -297,8 +297,9 @@ class DecisionLog:
         cut_short = [each for each in outcome.open if each.executing]
         names = ", ".join(repr(each.place.name) for each in cut_short)
         log.warning(
-            "recovering stale run %s: its worker is gone%s",
+            "recovering stale run %s: its worker%s is gone%s",
             outcome.run.public_id,
+            f" {outcome.worker}" if outcome.worker else "",
             f", and {names} did not complete" if names else "",
             extra={"redrive": {**describe_run(outcome.run), "decision": "any worker may claim it"}},
         )
