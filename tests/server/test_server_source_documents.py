@@ -117,12 +117,11 @@ def test_reliability_document_payloads_are_redacted_unless_they_are_revealed_whi
 def test_lists_of_runs_have_the_fields_of_the_error_record(world: World) -> None:
     """Story WFA-004, "Execution errors": code, message, retries and limits are in lists too, not only in one run."""
     names = ("error", "error_code", "reason", "reason_code", "attempts_made", "max_retries", "duration_ms", "code")
-    client, override = world.client("acme", "VIEWER"), {"max_retries": 0}
-    order = {"order": "A-9", "amount": 1000}
-    failing = {"workflow": "fulfil", "input": order, "retry": override, "correlation_id": "with-override"}
-    assert world.client("acme", "STAFF").post("/runs", json=failing).status_code == 201
-    (waiting,) = client.get("/runs?correlation_id=with-override").json()["items"]
-    assert (waiting["retry_policy_override"]["max_retries"], waiting["max_retries"]) == (0, 0)
+    client = world.client("acme", "VIEWER")
+    given = {"workflow": "remind", "retry": {"max_retries": 9}, "correlation_id": "with-override"}
+    assert world.client("acme", "STAFF").post("/runs", json=given).status_code == 201
+    (overridden,) = client.get("/runs?correlation_id=with-override").json()["items"]
+    assert (overridden["retry_policy_override"]["max_retries"], overridden["max_retries"]) == (9, 9)
     items = client.get("/runs?status=DLQ_PENDING").json()["items"]
     assert items
     for item in items:
