@@ -107,7 +107,7 @@ async def test_scenario_3_a_letter_can_be_marked_as_resolved_or_skipped(act: str
     app, closing = ledger.closing()
     async with engine(app) as e:
         letter, note = await into_the_queue(e, closing), "booked by hand ".ljust(10_000, "x")
-        with pytest.raises(InputError, match="10000|10,000"):
+        with pytest.raises(InputError, match="10,000"):
             await getattr(app.dlq, act)(letter.id, by="accountant", reason=f"{note}x")
         closed = await getattr(app.dlq, act)(letter.id, by="accountant", reason=note)
         assert (closed.status, closed.closed_by, closed.resolution) == (status, "accountant", note)
