@@ -347,7 +347,7 @@ class RunReleased(_RunOutcome, frozen=True, kw_only=True):
 
 
 class WorkerLost(_RunOutcome, frozen=True, kw_only=True):
-    """The worker of the run died. `deaths` includes this death if the run may have caused it; `worker` is for the log."""
+    """The worker of the run died; the log names it. `deaths` includes this death if the run may have caused it."""
 
     deaths: int
     executing: bool
