@@ -24,7 +24,7 @@ if typing.TYPE_CHECKING:
     from redrive.core.failure_handlers import FailureEvent
     from redrive.core.notification_text import Notification
     from redrive.core.schedule import Schedule
-    from redrive.errors import NonRetryable, RedriveError, RetryAfter, RunFailed, StepFailed, WaitExpired
+    from redrive.errors import ChildFailed, NonRetryable, RedriveError, RetryAfter, RunFailed, StepFailed, WaitExpired
     from redrive.policy import Circuit, RetryPolicy
     from redrive.sinks import Message, Sink
     from redrive.store.filters import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter
@@ -45,8 +45,9 @@ if typing.TYPE_CHECKING:
     from redrive.worker.events import Event
 
 __all__ = [
-    "ApiCall", "AuditFilter", "Category", "Circuit", "CircuitFilter", "Event", "FailureEvent", "LetterFilter", "Manual",
-    "Message", "NonRetryable", "Notification", "Notify", "OutboxFilter", "Redrive", "RedriveError",
+    "ApiCall", "AuditFilter", "Category", "ChildFailed", "Circuit", "CircuitFilter", "Event", "FailureEvent",
+    "LetterFilter", "Manual", "Message", "NonRetryable", "Notification", "Notify", "OutboxFilter", "Redrive",
+    "RedriveError",
     "RetryAfter", "RetryPolicy", "Rule", "RunFailed", "RunFilter", "RunHandle", "Schedule", "Sink", "Sql",
     "Start", "StepFailed", "WaitExpired", "now", "publish", "random", "receive", "run_info", "set_status", "sleep",
     "step_info", "timeout", "uuid", "wait_for", "wait_for_any",
@@ -60,7 +61,15 @@ _HOMES = {
     "redrive.core.failure_handlers": ("FailureEvent",),
     "redrive.core.notification_text": ("Notification",),
     "redrive.core.schedule": ("Schedule",),
-    "redrive.errors": ("NonRetryable", "RedriveError", "RetryAfter", "RunFailed", "StepFailed", "WaitExpired"),
+    "redrive.errors": (
+        "ChildFailed",
+        "NonRetryable",
+        "RedriveError",
+        "RetryAfter",
+        "RunFailed",
+        "StepFailed",
+        "WaitExpired",
+    ),
     "redrive.policy": ("Circuit", "RetryPolicy"),
     "redrive.sinks": ("Message", "Sink"),
     "redrive.store.filters": ("AuditFilter", "CircuitFilter", "LetterFilter", "OutboxFilter", "RunFilter"),

@@ -18,6 +18,7 @@
     │   └── DataRefused         it refused one row because of its content
     ├── MisusedStep             a step was called where a step cannot run
     ├── StepFailed              raised into workflow code: a step failed permanently; catch it to continue
+    │   └── ChildFailed         ... a run that this run waited for ended without a result
     ├── WaitExpired             raised into workflow code: no event came in time; it is a TimeoutError, too
     ├── RunFailed               raised by `handle.result()`: the run ended without a result
     │   ├── RunPartial          ... only one step was replayed; retry `from_failed` continues it
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     from redrive.reasons import Reason
 
 __all__ = [
-    "ConfigurationError", "Conflict", "DataRefused", "InputError", "MisusedStep", "NonRetryable", "NotAllowed",
-    "NotFound", "NotSignedIn", "PayloadError", "PayloadTooLarge", "RunDetached", "RedriveError",
+    "ChildFailed", "ConfigurationError", "Conflict", "DataRefused", "InputError", "MisusedStep", "NonRetryable",
+    "NotAllowed", "NotFound", "NotSignedIn", "PayloadError", "PayloadTooLarge", "RunDetached", "RedriveError",
     "RegistrationError", "RetryAfter", "RunCancelled", "RunFailed", "RunPartial", "SchemaMismatch",
     "StepFailed", "StoreError", "StoreUnavailable", "TooManyEvents", "UnknownWorkflow", "WaitExpired",
 ]  # fmt: skip
@@ -178,6 +179,19 @@ class StepFailed(RedriveError):
         """Return True if the step raised this class or a subclass, compared by qualified name."""
         name = error if isinstance(error, str) else f"{error.__module__}.{error.__qualname__}"
         return name == self.error_type or name in self.bases
+
+
+class ChildFailed(StepFailed):
+    """A run that this run waited for ended without a result. The error is the same live and after a crash.
+
+    `run_id` and `status` are those of that run; `category`, `error_type` and `message` tell its failure.
+    """
+
+    def __init__(self, *, run_id: str, status: str, **failure: Any) -> None:
+        super().__init__(**failure)
+        self.args = (self.message,)
+        self.run_id = run_id
+        self.status = status
 
 
 class WaitExpired(RedriveError, TimeoutError):

@@ -341,6 +341,7 @@ def test_the_options_of_start_are_the_promised_ones() -> None:
         "heartbeat_timeout",
         "on_failure",
         "failure_queue",
+        "on_parent_end",
     } == START_OPTIONS
 
 

@@ -51,6 +51,7 @@ from redrive.core.outcomes import (
     StepReplayEnded,
     ValueRecorded,
     WaitAnswered,
+    WaitFailed,
     WaitStarted,
     WaitTimedOut,
     WorkerLost,
@@ -167,6 +168,10 @@ def answered(*, resumes: bool = False) -> WaitAnswered:
 
 def expired(*, resumes: bool = False) -> WaitTimedOut:
     return WaitTimedOut(run=RUN, place=WAIT, done=6, seen=2, limit=SECOND, resumes=resumes)
+
+
+def child_failed(*, resumes: bool = False) -> WaitFailed:
+    return WaitFailed(run=RUN, place=WAIT, done=6, input="{}", ending=ending(), resumes=resumes)
 
 
 def woke(*, resumes: bool = False, run: RunView = RUN) -> SleepEnded:
@@ -298,6 +303,7 @@ CASES = [
     Case("gets its event", answered(resumes=True), ASLEEP, R.RUNNING, (DONE,)),
     Case("gets its event in time for the limit of others", answered(), HELD, None, (DONE,)),
     Case("gets no event in time", expired(resumes=True), ASLEEP, R.RUNNING, (FAILED,)),
+    Case("waits for a run that fails", child_failed(resumes=True), ASLEEP, R.RUNNING, (FAILED,)),
     Case("gets an event that does not fit", EventsRefused(run=RUN, place=WAIT, uses=()), EITHER, None),
     Case("sets its status", StatusNoted(run=RUN, note=NoteWrite(text="packing")), EITHER, None),
     Case("waits for events in every branch", RunIdle(run=RUN, delay=None, hold=0, seen=2), HELD, R.SLEEPING),

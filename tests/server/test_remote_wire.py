@@ -23,6 +23,7 @@ from redrive.core.transitions import AttemptEnd, EventUse, MessageWrite, NewRun,
 from redrive.reasons import Reason, ReasonCode
 from redrive.remote import wire
 from redrive.remote.backend import RemoteClock
+from redrive.store.children import AwaitedRun, RunEnd
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest, SuccessCount
 from redrive.store.events import EventRow, Mailbox
 from redrive.store.runs import AttemptRow, StartResult
@@ -33,6 +34,16 @@ GOLDEN = Path(__file__).parent / "wire_v1"
 VIEW = RunView(id=7, public_id="run-7", tenant="acme", workflow="w", fence=3, input="null", options=RunOptions())
 AT = EntryRef(2, "/pay#0", EntryKind.STEP, "pay")
 FAILURE = Failure.of(Category.TIMEOUT, "too slow")
+END = RunEnd(
+    run_id="run-9",
+    tenant="acme",
+    workflow="w",
+    subject="run-8",
+    status=RunStatus.SUCCESS,
+    output="1",
+    failure=None,
+    open_letter=False,
+)
 ENDING = FailureReason(
     failure=FAILURE, code=LetterCode.NON_RETRYABLE, reason=Reason(ReasonCode.TIMED_OUT), stage=Stage.EXEC
 )
@@ -50,6 +61,7 @@ OUTCOMES: list[Outcome] = [
         run=VIEW, place=AT, done=4, input="{}", output="1", uses=(EventUse(seq=2, index=2),), resumes=True
     ),
     outcomes.WaitTimedOut(run=VIEW, place=AT, done=4, seen=1, limit=5),
+    outcomes.WaitFailed(run=VIEW, place=AT, done=4, input="{}", ending=ENDING, resumes=True),
     outcomes.EventsRefused(run=VIEW, place=AT, uses=(EventUse(seq=2, index=2, refused="{}"),)),
     outcomes.StatusNoted(run=VIEW, note=NoteWrite(text="packing", progress=0.5, data="{}")),
     outcomes.AttemptStarted(run=VIEW, place=AT, attempt=1, input="{}", options="{}", limit=5, began_ago=2),
@@ -133,6 +145,8 @@ RECORDS: dict[str, Any] = {
         journal=[ENTRY], attempts=[ATTEMPT], cause=RollbackCause(failure="{}", has_letter=True, letter_code="c")
     ),
     "mailbox": wire.MailboxReply(mailbox=Mailbox(2, 3, (EventRow(2, 5, "acme", "paid", "k", "ann", "1"),))),
+    "awaited": wire.AwaitedCall(run_id="run-9"),
+    "awaiting": wire.AwaitedReply(awaited=AwaitedRun(wakeups=2, fence=3, end=END)),
     "wakeups": wire.WakeupsCall(runs=(7,)),
     "woken": wire.WakeupsReply(wakeups=((7, 2),)),
     "start": wire.StartCall(runs=[NEW], claim=True),

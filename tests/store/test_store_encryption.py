@@ -26,6 +26,7 @@ from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.records import field_names, replace
 from redrive.store import (
     bulk,
+    children,
     chores,
     circuits,
     groups,
@@ -174,7 +175,10 @@ OPENED_APART = {"ClaimResult", "ClaimedRun", "StartResult"}
 
 
 def records() -> list[type[Any]]:
-    nouns = (*(bulk, chores, circuits, groups, letters, outbox, outbox_claims, runs, settings, stats, workers), written)
+    nouns = (
+        *(bulk, children, chores, circuits, groups, letters, outbox, outbox_claims, runs, settings, stats, workers),
+        written,
+    )
     found = {name: value for module in nouns for name, value in vars(module).items() if name[0] != "_"}
     kept = [
         each

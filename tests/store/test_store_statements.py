@@ -82,21 +82,21 @@ TOGETHER = {
     "apply": {
         "fences", "open_attempt", "change_run", "clear_suspicion", "set_version", "put_result",
         "put_entry", "close_entries", "put_attempt", "put_letter",
-        "expired_wait", "drop_waits", "end_wait", "put_wait", "use_event", "put_note",
+        "expired_wait", "drop_waits", "end_wait", "put_wait", "use_event", "put_note", "waiting_for",
     },
     "send_event": {"receiver", "event_of_key", "unread_size", "put_event", "event_wait", "wake_run"},
     "apply_with_rest": {
         "reopen_run", "edit_input", "supersede", "loosen", "move_letter", "move_letter_to_run", "end_replay",
         "put_replay", "count_replay", "return_events", "drop_superseded_waits", "copy_events", "copy_wakeups",
-        "replace_run",
+        "replace_run", "copy_owner", "move_children",
         "insert_circuit_if_new", "put_sample", "drop_probe",
         "last_message", "put_message", "put_delivery",
         "sinks_for", "messages_between", "put_bundle", "clear_bundles",
     },
     "start_single": {"starting_worker", "insert_run", "insert_input"},
-    "write_success": {"fences", "change_run", "put_result"},
+    "write_success": {"fences", "change_run", "put_result", "waiting_for"},
     "write_entry": {"fences", "put_entry"},
-    "write_entry_and_success": {"fences", "put_entry", "change_run", "put_result"},
+    "write_entry_and_success": {"fences", "put_entry", "change_run", "put_result", "waiting_for"},
     "note": {"put_audit"},
     "find_due_lanes": {"worker_version", "candidates", "next_due", "next_suspect", "paused_names", "claimed_runs"},
     "beat": {"renew_lease", "held_ids", "record_step_heartbeat"},
@@ -110,7 +110,7 @@ ONLY_POSTGRES = {
 }  # fmt: skip
 # SQLite migrates without other users of the file; on PostgreSQL an administrator decides when. One query
 # of the fences serves all transitions there, and the texts of a letter are in its row.
-ONLY_SQLITE = {"has_due_deliveries", "live_workers", "count_held_fences", "put_letter_texts"}
+ONLY_SQLITE = {"has_due_deliveries", "live_workers", "count_held_fences", "put_letter_texts", "any_run_wait"}
 
 
 @pytest.mark.parametrize("store", STORES)

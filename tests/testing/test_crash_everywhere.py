@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import redrive
-from redrive import Redrive, RetryPolicy, StepFailed, run_info, step_info
+from redrive import ChildFailed, Redrive, RetryPolicy, StepFailed, run_info, step_info
 from redrive.chores import Reaper
+from redrive.core.states import RunStatus
 from redrive.store.port import LeaseConnection, Store
 from redrive.testing import CrashPoint, Engine, RunReport, crash_everywhere, engine
 from redrive.testing.crash import _SKIPPED_CALLS, CrashTiming, _RecordingPlan
@@ -182,6 +183,43 @@ async def test_waits_sends_and_statuses_survive_every_point() -> None:
 
     points = await crash_everywhere(order, check=check, events=[("approved", "ann"), ("note", "hello")])
     assert len(points) > 30
+
+
+async def test_a_parent_and_its_children_survive_every_point() -> None:
+    """Children that end at once, that end later, and that fail; each is started once, and its end is never missed."""
+    app, add, _ = with_steps()
+
+    @app.step(retry=RetryPolicy(max_retries=0))
+    async def fail() -> None:
+        raise ValueError("no")
+
+    @app.workflow
+    async def child(n: int, pause: str | None = None) -> int:
+        if pause is not None:
+            await redrive.sleep(pause)
+        return await add(n, 1)
+
+    @app.workflow
+    async def broken() -> None:
+        await fail()
+
+    @app.workflow
+    async def parent() -> list[Any]:
+        found: list[Any] = [await child.run(1), await child.run(2, "2h")]
+        try:
+            await broken.run(on_letter="fail")
+        except ChildFailed as error:
+            found.append(error.status)
+        return found
+
+    async def check(e: Engine, report: RunReport) -> None:
+        assert report.result == [2, 3, "DLQ_PENDING"]
+        runs = (await e.app.runs.list()).items
+        assert sorted(run.workflow for run in runs) == ["broken", "child", "child", "parent"]
+        assert {run.status for run in runs if run.workflow != "broken"} == {RunStatus.SUCCESS}
+
+    points = await crash_everywhere(parent, check=check)
+    assert {point.call for point in points} >= {"awaited_run", "apply", "add"}
 
 
 async def test_start_options_and_keyword_arguments_are_passed_on() -> None:

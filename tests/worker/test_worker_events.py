@@ -117,7 +117,7 @@ async def test_a_wait_ends_at_exactly_its_limit() -> None:
         await e.advance(timedelta(days=3) - timedelta(microseconds=1))
         assert await handle.status() is RunStatus.SLEEPING
         await e.advance(timedelta(microseconds=1))
-        assert await handle.result() == "WaitExpired: redrive.wait_for approved got no event within 3 d"
+        assert await handle.result() == "WaitExpired: redrive.wait_for approved got no answer within 3 d"
         wait = (await handle.describe()).steps[0]
         assert wait.ended_at is not None
         assert (wait.status, wait.ended_at - wait.began_at) == (StepStatus.FAILED, timedelta(days=3))

@@ -13,6 +13,7 @@ from redrive.app import follow_up_steps
 from redrive.app.catalogue import read_events, read_schedules
 from redrive.app.follow_up_steps import FollowUpDefinition, FollowUpVerb
 from redrive.app.workflow import Workflow
+from redrive.core.children import CHILD_OPTIONS
 from redrive.core.classify import Rule
 from redrive.core.new_run import MAX_INDEX_FIELDS, START_OPTIONS, check_name, split_field_path
 from redrive.core.payload import Signature
@@ -216,7 +217,7 @@ def register_workflow(
             check_name(f"failure_queue of {what}", request.failure_queue, "")
         except InputError as error:
             raise RegistrationError(str(error)) from None
-    signature = Signature.of(fn, reserved=START_OPTIONS, names=names)
+    signature = Signature.of(fn, reserved=START_OPTIONS | CHILD_OPTIONS, names=names)
     workflow: Workflow[Any, Any, Any] = Workflow(
         app,
         WorkflowDefinition(

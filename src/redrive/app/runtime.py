@@ -46,6 +46,7 @@ from redrive.observability.tracing import current_traceparent, make_tracing
 from redrive.settings import Settings, parse_metrics_address
 from redrive.sinks import SinkDefinition
 from redrive.store import open_store
+from redrive.store.children import WokenRun
 from redrive.store.circuits import CircuitRow
 from redrive.store.encryption.codec import refuse_unreadable
 from redrive.store.encryption.keyring import Keyring
@@ -188,6 +189,7 @@ class Runtime(RuntimeBase):
         super().__init__(app, clock, store, Counters() if metrics_enabled(app.settings.metrics) else None)
         self._pid = os.getpid()
         self._store = store
+        store.on_woken = self.on_woken
         self._redactor = Redactor.parse(app.settings.redact)
         decision_log = DecisionLog(self._redactor)
         self.listeners: tuple[SettleListener, ...] = (
@@ -217,6 +219,7 @@ class Runtime(RuntimeBase):
         self.bulk_worker = self.new_bulk_worker(store)
         self.circuit_updater = self.new_circuit_updater(store)
         self.scheduler = self.new_scheduler(store)
+        self.child_updater = self.new_child_updater(store)
         self.unclaimable_monitor = chores.UnclaimableRunMonitor(store)
         self.notification_chore = self.new_notification_chore(store)
         self.relays: list[chores.Relay] = []
@@ -239,6 +242,10 @@ class Runtime(RuntimeBase):
     def new_circuit_updater(self, store: Store) -> chores.CircuitUpdater:
         """Return the chore that updates circuits and releases parked runs."""
         return chores.CircuitUpdater(store, self.learn_circuit)
+
+    def new_child_updater(self, store: Store) -> chores.ChildUpdater:
+        """Return the chore that cancels children of ended runs and wakes runs whose children ended."""
+        return chores.ChildUpdater(store, self.clock, listeners=self.listeners)
 
     def new_scheduler(self, store: Store) -> chores.Scheduler:
         """Return the chore that starts scheduled runs."""
@@ -340,6 +347,14 @@ class Runtime(RuntimeBase):
             if sent.woke:
                 self.worker.wakeup.notify()
 
+    def on_woken(self, woken: Sequence[WokenRun]) -> None:
+        """Continue runs that the end of another run woke: here if the worker of this process holds them."""
+        if self.worker is not None:
+            for each in woken:
+                self.worker.wake_waits(each.run, each.wakeups)
+        if any(each.due for each in woken):
+            self.wake_workers()
+
     def _find_startable(self, name: str) -> StartableWorkflow | None:
         workflow = self._app.registered_workflows.get(name)
         return None if workflow is None else workflow.startable()
@@ -429,7 +444,10 @@ class Runtime(RuntimeBase):
     def _start_chores(self, interval: float) -> None:
         """Repeat the chores of this process."""
         clock, bulk = self.clock, self.bulk_worker
-        often = (self.notification_chore, self.reaper, self.group_aggregator, self.circuit_updater, self.scheduler)
+        often = (
+            *(self.notification_chore, self.reaper, self.group_aggregator),
+            *(self.circuit_updater, self.scheduler, self.child_updater),
+        )
         loops = [chores.run_every(interval, chore.run_once, clock) for chore in often]
         if self.replay_counter is not None:
             loops.append(chores.run_every(interval, self.replay_counter.run_once, clock))

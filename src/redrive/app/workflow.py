@@ -15,11 +15,13 @@ from redrive import errors
 from redrive.app.results import RunResult
 from redrive.clock import MICROS
 from redrive.core import new_run
+from redrive.core.children import MAX_DEPTH, OnLetter, OnParentEnd, read_choice
+from redrive.core.events import Wait, WaitMode
 from redrive.core.failure_reason import FailureReason
 from redrive.core.new_run import START_OPTIONS, StartableWorkflow
 from redrive.core.notify_rules import NotifyRule
 from redrive.core.payload import check_size
-from redrive.core.run_options import RunOptions, StepLimits
+from redrive.core.run_options import RunOptions, StepLimits, add_depth
 from redrive.core.schedule import Schedule
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
@@ -30,7 +32,8 @@ from redrive.records import replace
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.workers import ClaimedRun
 from redrive.worker.branches import NO_ENGINE, Branch, current_scope
-from redrive.worker.definitions import WorkflowDefinition
+from redrive.worker.definitions import LimitExceeded, WorkflowDefinition
+from redrive.worker.events import WaitRequest
 
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
@@ -47,9 +50,12 @@ _NEW_FOR = 0.002  # seconds after its start in which no run has ended, so that t
 class RunHandle(Generic[R]):
     """A run: its id, its status and its result."""
 
-    def __init__(self, app: Redrive, run_id: str, signature: Signature | None, *, new: bool = False) -> None:
+    def __init__(
+        self, app: Redrive, run_id: str, signature: Signature | None, *, workflow: str = "", new: bool = False
+    ) -> None:
         self._app = app
         self._signature = signature
+        self._workflow = workflow
         self._started_at = app.runtime.clock.monotonic() if new else -math.inf
         self.id = run_id
 
@@ -60,17 +66,36 @@ class RunHandle(Generic[R]):
             raise errors.NotFound(Reason(ReasonCode.RUN_NOT_FOUND, id=quote(self.id)))
         return found[0].status
 
-    async def result(self, timeout: Duration | None = None) -> R:
+    def result(self, timeout: Duration | None = None, *, on_letter: str | None = None) -> Coroutine[Any, Any, R]:
         """Wait for the run's result.
 
         Raises RunFailed if the run ends without a result. Raises TimeoutError if it does not end in time; it
         continues all the same.
+
+        In workflow code the wait is recorded and costs nothing, and a run without a result raises ChildFailed. While
+        the run has an open dead letter the wait continues; with `on_letter="fail"` it ends there. In a `def` workflow
+        the call itself blocks.
         """
-        if isinstance(current_scope.get(), Branch):
-            raise errors.MisusedStep(
-                "handle.result() was called in workflow code, where waiting is not recorded and would hold a worker; "
-                "wait for the run outside of workflows, or let the run itself start what comes next"
-            )
+        here = current_scope.get()
+        if not isinstance(here, Branch):
+            return self._wait_outside_run(timeout)
+        request = self._make_wait(here, timeout, read_choice(OnLetter, "on_letter", on_letter, OnLetter.WAIT))
+        waiting: Coroutine[Any, Any, R] = here.execution.requests.events.wait(here, request)
+        return here.execution.call_from_thread(waiting) if here.threaded else waiting
+
+    def _make_wait(self, here: Branch, timeout: Duration | None, on_letter: OnLetter) -> WaitRequest:
+        if self.id == here.execution.claimed.public_id:
+            raise errors.MisusedStep("a run cannot wait for its own result")
+        schema = None if self._signature is None else json.loads(self._signature.schemas()[1])
+        return WaitRequest(
+            call="result",
+            wait=Wait(mode=WaitMode.RUN, names=(self.id,), schema=schema, letters=on_letter is OnLetter.FAIL),
+            types={self.id: self._signature},
+            timeout=None if timeout is None else parse_duration(timeout, "timeout"),
+            workflow=self._workflow,
+        )
+
+    async def _wait_outside_run(self, timeout: Duration | None) -> R:
         results = self._app.runtime.results
         new = self._app.runtime.clock.monotonic() - self._started_at < _NEW_FOR
         if timeout is None:
@@ -221,6 +246,40 @@ class Workflow(Generic[P, R, T]):
         """
         return self._start_in_context([_split_options(args, options)], itemgetter(0))
 
+    def run(self, *args: Any, **options: Any) -> Coroutine[Any, Any, T]:
+        """Start a run and return its result. In workflow code it is a child, and waiting for it costs nothing.
+
+        Options are those of `start`, and two more in workflow code. `on_letter="wait"` (the default): while the child
+        has an open dead letter, this run waits for the decision about it; `"fail"` raises ChildFailed at once.
+        `on_parent_end="cancel"` (the default): the child is cancelled if this run ends first; `"leave"` lets it
+        continue. A child that ends without a result raises ChildFailed. In a `def` workflow the call itself blocks.
+        """
+        on_letter = read_choice(OnLetter, "on_letter", options.pop("on_letter", None), OnLetter.WAIT)
+        here = current_scope.get()
+        if isinstance(here, Branch):
+            options.setdefault("on_parent_end", OnParentEnd.CANCEL.value)
+        start = _split_options(args, options)
+        if not isinstance(here, Branch):
+            return self._run_outside_run(start)
+        call = self._run_child(here, start, on_letter)
+        return here.execution.call_from_thread(call) if here.threaded else call
+
+    async def _run_outside_run(self, start: Start) -> T:
+        (handle,) = await self._start_outside_run([start], list, None)
+        return await handle.result()
+
+    async def _run_child(self, branch: Branch, start: Start, on_letter: OnLetter) -> T:
+        execution = branch.execution
+        depth, tenant = execution.view.options.depth + 1, execution.claimed.tenant
+        if start.options.get("tenant", tenant) != tenant:
+            raise errors.InputError(Reason(ReasonCode.TENANT_OF_CODE, tenant=tenant))
+        if depth > MAX_DEPTH:
+            raise LimitExceeded(Reason(ReasonCode.CHILD_TOO_DEEP, most=MAX_DEPTH))
+        (handle,) = await self._start_children(branch, [start], list, None, depth)
+        request: Any = handle._make_wait(branch, None, on_letter)
+        result: T = await execution.requests.events.wait(branch, request)
+        return result
+
     def receive(self, event: tuple[str, str], *args: Any, **options: Any) -> Coroutine[Any, Any, RunHandle[T]]:
         """Start a run for an event of a stream, unless that was done before: see `Redrive.receive_event`."""
         if options.get("idempotency_key") is not None:
@@ -263,7 +322,7 @@ class Workflow(Generic[P, R, T]):
         for run, result in zip(runs, results, strict=True):
             if result.clash:
                 raise errors.Conflict(new_run.describe_key_conflict(run, result.public_id, event))
-            handles.append(RunHandle(self._app, result.public_id, self.signature, new=result.new))
+            handles.append(RunHandle(self._app, result.public_id, self.signature, workflow=self.name, new=result.new))
         return shape(handles)
 
     async def _start_children(
@@ -272,6 +331,7 @@ class Workflow(Generic[P, R, T]):
         starts: list[Start],
         shape: Callable[[list[RunHandle[T]]], S],
         event: tuple[str, str] | None,
+        depth: int = 0,
     ) -> S:
         execution, runtime = branch.execution, self._app.runtime
         inherited = {"tenant": execution.claimed.tenant, "correlation_id": execution.correlation_id}
@@ -284,6 +344,8 @@ class Workflow(Generic[P, R, T]):
             with runtime.starting(self.name) as trace:
                 now, child = runtime.now(), Start(start.args, start.kwargs, options)
                 run = self._make_new_run(child, trace, now, execution.claimed, event)
+                if depth:
+                    run = replace(run, options=add_depth(run.options, depth))
                 (result,) = await runtime.start([run])
             # A key of the engine says where the child was started, not with which input: a replay with another
             # input gets the child that was started before.
@@ -293,7 +355,7 @@ class Workflow(Generic[P, R, T]):
 
         request = execution.requests.start
         ids = [await request(branch, self.name, functools.partial(start_child, start)) for start in starts]
-        return shape([RunHandle(self._app, run_id, self.signature) for run_id in ids])
+        return shape([RunHandle(self._app, run_id, self.signature, workflow=self.name) for run_id in ids])
 
     def _make_new_run(
         self,
@@ -317,6 +379,11 @@ class Workflow(Generic[P, R, T]):
             handler_for=None if parent is None else parent.handler_for,
             trace=trace,
         )
+        if "on_parent_end" in options:
+            ends = read_choice(OnParentEnd, "on_parent_end", options["on_parent_end"], OnParentEnd.LEAVE)
+            if parent is None:
+                raise errors.InputError(Reason(ReasonCode.PARENT_MISSING))
+            run = replace(run, owner=parent.public_id if ends is OnParentEnd.CANCEL else None)
         return run if event is None else new_run.set_event_key(run, event)
 
     def input_text(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 Each chore has a coroutine function `run_once()`; `run_every` repeats it.
 """
 
+from redrive.chores.children import ChildUpdater
 from redrive.chores.maintenance import (
     CircuitUpdater,
     GroupAggregator,
@@ -17,6 +18,7 @@ from redrive.chores.relay import Relay, RelayForwarder
 from redrive.chores.schedule import Scheduler, WorkflowSchedule
 
 __all__ = [
+    "ChildUpdater",
     "CircuitUpdater",
     "GroupAggregator",
     "LetterEscalator",

@@ -51,6 +51,8 @@ def decide(
             return decide_wait.answer_wait(outcome)
         case outcomes.WaitTimedOut():
             return decide_wait.expire_wait(outcome)
+        case outcomes.WaitFailed():
+            return decide_wait.fail_wait(outcome)
         case outcomes.EventsRefused():
             return decide_wait.set_events_aside(outcome)
         case outcomes.StatusNoted():

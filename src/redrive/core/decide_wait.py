@@ -1,10 +1,9 @@
-"""Decisions about waits for events, and about the status that the code of a run sets."""
+"""Decisions about waits for events and runs, and about the status that the code of a run sets."""
 
 from __future__ import annotations
 
 from redrive.core import outcomes
 from redrive.core.classify import Category
-from redrive.core.events import EVENT_KIND
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode
 from redrive.core.states import StepStatus
@@ -24,7 +23,7 @@ def start_wait(outcome: outcomes.WaitStarted) -> Transition:
     if outcome.idle:
         change = suspend_run(outcome.run, outcome.delay, outcome.hold, seen=outcome.seen)
     index = outcome.place.index
-    waits = tuple(WaitWrite(index=index, kind=EVENT_KIND, subject=subject) for subject in outcome.subjects)
+    waits = tuple(WaitWrite(index=index, kind=outcome.kind, subject=subject) for subject in outcome.subjects)
     decided = build_transition(outcome.run, entry, progress=True, change=change)
     return replace(decided, waits=waits)
 
@@ -47,6 +46,15 @@ def expire_wait(outcome: outcomes.WaitTimedOut) -> Transition:
     decided = build_transition(outcome.run, entry, progress=True, change=change)
     index = outcome.place.index
     return replace(decided, ended_waits=(index,), expires=(index, outcome.seen))
+
+
+def fail_wait(outcome: outcomes.WaitFailed) -> Transition:
+    """Record that the run which the wait was for ended without a result."""
+    failure = outcome.ending.to_json()
+    entry = build_entry(outcome.place, StepStatus.FAILED, done=outcome.done, input=outcome.input, failure=failure)
+    change = resume_run(outcome.run, outcome.resumes)
+    decided = build_transition(outcome.run, entry, progress=True, change=change)
+    return replace(decided, ended_waits=(entry.index,))
 
 
 def build_wait_failure(place: outcomes.EntryRef, limit: int) -> FailureReason:

@@ -1,4 +1,4 @@
-"""Events to a run: their names, the waits for them, and which event answers which wait.
+"""Waits of a run, for events and for other runs; the names of events, and which event answers which wait.
 
 An event that was sent to a run is kept until a wait takes it. Three rules decide, whichever process looks and whenever:
 
@@ -21,6 +21,12 @@ from redrive.reasons import Reason, ReasonCode, quote
 
 EVENT_KIND = "event"
 """The kind of a wait for events."""
+
+RUN_KIND = "run"
+"""The kind of a wait for the end of another run. An open dead letter of that run does not end the wait."""
+
+LETTER_KIND = "letter"
+"""The kind of a wait for the end of another run, or for its dead letter."""
 
 MAX_UNREAD = 10_000
 """The largest number of events that may wait unread for one run."""
@@ -51,17 +57,19 @@ def check_event_declared(workflow: str, name: str, declared: Mapping[str, Any] |
 
 
 class WaitMode(StrEnum):
-    """The number of events that answer a wait: one of a name, one of several names, or many of a name."""
+    """The answer of a wait: one event of a name, one of several names, many of a name, or the end of a run."""
 
     ONE = "one"
     ANY = "any"
     MANY = "many"
+    RUN = "run"
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
     """A wait as its journal entry records it. `upto` and `within` (microseconds) limit a wait for many events.
 
-    `schema`: the JSON Schema of a payload, for a user who gives the answer by hand.
+    `names`: the events, or the id of the run. `schema`: the JSON Schema of a payload, for a user who gives the answer
+    by hand. `letters`: a dead letter of the run ends the wait.
     """
 
     mode: WaitMode
@@ -69,6 +77,14 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     upto: int = 1
     within: int = 0
     schema: Any = None
+    letters: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The kind of its rows among the open waits."""
+        if self.mode is not WaitMode.RUN:
+            return EVENT_KIND
+        return LETTER_KIND if self.letters else RUN_KIND
 
     def to_json(self) -> str:
         """Return the wait as text."""
@@ -82,7 +98,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     def answer_schema(self) -> Any:
         """Return the JSON Schema of the recorded answer."""
         payload = {} if self.schema is None else self.schema
-        if self.mode is WaitMode.ONE:
+        if self.mode in (WaitMode.ONE, WaitMode.RUN):
             return payload
         if self.mode is WaitMode.MANY:
             return {"type": "array", "items": payload}

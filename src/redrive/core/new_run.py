@@ -23,9 +23,10 @@ from redrive.records import replace
 _SNAPSHOT_OPTIONS = frozenset({"retry", "step_timeout", "heartbeat_timeout", "on_failure", "failure_queue"})
 
 START_OPTIONS = _SNAPSHOT_OPTIONS | {
-    *("tenant", "idempotency_key", "delay", "deadline", "timeout", "priority", "queue", "correlation_id")
+    *("tenant", "idempotency_key", "delay", "deadline", "timeout", "priority", "queue", "correlation_id"),
+    "on_parent_end",
 }
-"""The options of `start`. No parameter of a workflow may have one of these names."""
+"""The options of `start`. No parameter of a workflow may have one of these names, or `on_letter`."""
 
 DEFAULT_QUEUE = "default"
 MAX_INDEX_FIELDS = 16

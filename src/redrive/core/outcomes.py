@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from redrive.core.circuit import AdmittedCall
+from redrive.core.events import EVENT_KIND
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
 from redrive.core.run_options import RunOptions, StepOptions
@@ -190,10 +191,10 @@ class SleepEnded(_EntryOutcome, frozen=True, kw_only=True):
 
 
 class WaitStarted(_EntryOutcome, frozen=True, kw_only=True):
-    """A wait for events begins. `delay`: the time until its limit, None without one. `input`: what it waits for.
+    """A wait begins. `delay`: the time until its limit, None without one. `input`: what it waits for.
 
-    `subjects`: the names of the events. `seen`: the wake-ups of the run that the worker has seen. `idle` and `hold`
-    as in `AttemptFailed`.
+    `subjects`: the names of the events, or the run. `kind`: what the subjects are. `seen`: the wake-ups of the run that
+    the worker has seen. `idle` and `hold` as in `AttemptFailed`.
     """
 
     delay: int | None
@@ -202,10 +203,11 @@ class WaitStarted(_EntryOutcome, frozen=True, kw_only=True):
     seen: int
     idle: bool
     hold: int
+    kind: str = EVENT_KIND
 
 
 class WaitAnswered(_EntryOutcome, frozen=True, kw_only=True):
-    """A wait is over: its events came. `uses`: the events that it took or set aside."""
+    """A wait is over: its events came, or its run has a result. `uses`: the events that it took or set aside."""
 
     done: int
     input: str
@@ -220,6 +222,15 @@ class WaitTimedOut(_EntryOutcome, frozen=True, kw_only=True):
     done: int
     seen: int
     limit: int
+    resumes: bool = False
+
+
+class WaitFailed(_EntryOutcome, frozen=True, kw_only=True):
+    """A wait is over: the run that it waited for ended without a result."""
+
+    done: int
+    input: str
+    ending: FailureReason
     resumes: bool = False
 
 
@@ -398,7 +409,7 @@ class LetterReopened(_RunOutcome, frozen=True, kw_only=True):
 
 Outcome: TypeAlias = (
     AttemptStarted | AttemptSucceeded | AttemptFailed | StepParked | EntryCancelled | ValueRecorded
-    | SleepStarted | SleepEnded | WaitStarted | WaitAnswered | WaitTimedOut | EventsRefused | StatusNoted
+    | SleepStarted | SleepEnded | WaitStarted | WaitAnswered | WaitTimedOut | WaitFailed | EventsRefused | StatusNoted
     | RunIdle | WorkflowReturned | WorkflowFailed | StepReplayEnded | CodeDiverged
     | FollowUpsPlanned | ManualActionRequested | RollbackEnded | RunReleased | WorkerLost | DeadlinePassed
     | CancelRequested | LetterClosed | LetterReopened

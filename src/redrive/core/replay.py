@@ -45,7 +45,7 @@ class ReplayMode(StrEnum):
 
 _INPUT_MODES = frozenset({ReplayMode.FROM_FAILED, ReplayMode.FROM_STEP, ReplayMode.FULL})
 _OUTPUT_MODES = frozenset({ReplayMode.SKIP, ReplayMode.COMPLETE})
-_REPLAYABLE_STATUSES = frozenset({RunStatus.DLQ_PENDING, RunStatus.FAILED, RunStatus.TIMED_OUT, RunStatus.PARTIAL})
+REPLAYABLE_STATUSES = frozenset({RunStatus.DLQ_PENDING, RunStatus.FAILED, RunStatus.TIMED_OUT, RunStatus.PARTIAL})
 _ROLLBACK_STATUSES = frozenset({RunStatus.COMPENSATING, RunStatus.COMPENSATED})
 
 
@@ -176,9 +176,9 @@ def plan_replay(target: ReplayTarget, request: ReplayRequest) -> ReplayPlan:
     ledger = read_ledger(target.journal)
     if request.mode is ReplayMode.ROLLBACK:
         return _plan_rollback(target, ledger)
-    if target.status in _ROLLBACK_STATUSES or (ledger and target.status in _REPLAYABLE_STATUSES):
+    if target.status in _ROLLBACK_STATUSES or (ledger and target.status in REPLAYABLE_STATUSES):
         return _plan_rollback_decision(target, ledger, request)
-    if target.status not in _REPLAYABLE_STATUSES:
+    if target.status not in REPLAYABLE_STATUSES:
         raise Conflict(Reason(ReasonCode.NOT_REPLAYABLE, run=target.run_id, status=target.status))
     standing = tuple(entry for entry in target.journal if not entry.superseded)
     _refuse_confirmed_steps(standing, request)
@@ -227,7 +227,7 @@ def _plan_rollback(target: ReplayTarget, ledger: tuple[LedgerRow, ...]) -> Repla
     run, status, stopped = target.run_id, target.status, find_unfinished(ledger)
     if status in _ROLLBACK_STATUSES:
         raise Conflict(Reason(ReasonCode.ROLLED_BACK_ALREADY, run=run, status=status))
-    if status not in _REPLAYABLE_STATUSES:
+    if status not in REPLAYABLE_STATUSES:
         raise Conflict(Reason(ReasonCode.NOT_ROLLED_BACK, run=run, status=status))
     if stopped is not None:
         compensation, step = stopped.entry.name, stopped.undone.name

@@ -39,6 +39,13 @@ def add_trace(options: str, traceparent: str) -> str:
     return f'{TRACE_PREFIX}{traceparent}",{split_trace(options)[1][1:]}'
 
 
+def add_depth(options: str, depth: int) -> str:
+    """Return the encoded options of a run with so many runs above it that wait for each other."""
+    trace, rest = split_trace(options)
+    text = f'{{"depth":{depth},{rest[1:]}'
+    return text if trace is None else add_trace(text, trace)
+
+
 def split_trace(options: str) -> tuple[str | None, str]:
     """Return the traceparent in encoded options, and the options without it."""
     if not options.startswith(TRACE_PREFIX):
@@ -98,7 +105,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     `limits`: time limits of its steps, from the start and from the workflow. `letter_keeps`: microseconds for which its
     dead letter is kept. `rollback`: a failed run is rolled back. `reserves`: its code has steps that are confirmed or
-    cancelled at the end.
+    cancelled at the end. `depth`: the number of runs above it that wait for each other.
     """
 
     override: RetryPolicy | None = None
@@ -112,6 +119,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     rollback: bool = False
     reserves: bool = False
     notify: NotifyRule | None = None
+    depth: int = 0
     trace: str | None = None
 
     @property
@@ -134,6 +142,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
             "rollback": self.rollback,
             "reserves": self.reserves,
             "notify": self.notify and self.notify.to_json(),
+            "depth": self.depth,
         }
         data |= {name: value for name, value in optional.items() if value}
         text = json.dumps(data, separators=(",", ":"))

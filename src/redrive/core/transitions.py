@@ -154,7 +154,7 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     that requests the run; None for a process that uses the store directly. `options`: the snapshot from which
     processes without the code decide. `replay_of`: the run that this one replays. `root`: the first run of that
     chain. `letter`: the dead letter that the replay resolves. `index`: pairs of field and value to search by.
-    `handler_for`: the run whose failure this one handles.
+    `handler_for`: the run whose failure this one handles. `owner`: the run whose end cancels this one.
     """
 
     public_id: str
@@ -180,6 +180,7 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     letter: str | None = None
     index: tuple[tuple[str, str], ...] = ()
     handler_for: str | None = None
+    owner: str | None = None
 
 
 class ReopenWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):

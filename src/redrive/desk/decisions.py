@@ -8,6 +8,7 @@ returns its answer, or another one, which is a conflict.
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import msgspec
 
 from redrive.clock import Clock
 from redrive.core.audit import ENGINE_ACTOR, read_reason
-from redrive.core.events import Wait
+from redrive.core.events import Wait, WaitMode
 from redrive.core.failure_reason import FailureReason
 from redrive.core.idempotency import letter_id
 from redrive.core.journal import EntryRow, entry_name
@@ -27,7 +28,14 @@ from redrive.core.json_edit import Change, diff_json, merge_patch, unmask
 from redrive.core.outcomes import LetterClosed, LetterReopened
 from redrive.core.redact import Redactor
 from redrive.core.reopen import ReplayDecision, reopen_run, restart_run
-from redrive.core.replay import ReplayMode, ReplayRequest, ReplayTarget, plan_replay, resolve_step_key
+from redrive.core.replay import (
+    REPLAYABLE_STATUSES,
+    ReplayMode,
+    ReplayRequest,
+    ReplayTarget,
+    plan_replay,
+    resolve_step_key,
+)
 from redrive.core.run_options import StepOptions
 from redrive.core.saga import find_passed_pivot, find_step_effects, find_unfinished, follow_up_key, read_ledger
 from redrive.core.states import (
@@ -54,6 +62,8 @@ from redrive.store.letters import DecisionCase, LetterState, ReplayRow
 from redrive.store.port import DeskStore
 from redrive.store.runs import RunRow
 from redrive.store.store import repeat_until_answered
+
+log = logging.getLogger("redrive.desk")
 
 
 def close_letter(run: RunRow, letter: LetterState, status: LetterStatus, actor: Actor) -> LetterClosed | None:
@@ -177,11 +187,15 @@ class Replay:
 
 
 class PreparedReplay(msgspec.Struct, frozen=True, kw_only=True):
-    """A case with the decision about it, and the rows that the decision writes."""
+    """A case with the decision about it, and the rows that the decision writes.
+
+    `children`: runs that the run waits for again, and that are replayed first because they failed.
+    """
 
     case: DecisionCase
     decision: ReplayDecision
     transition: Transition
+    children: tuple[str, ...] = ()
 
 
 class Replayer:
@@ -243,6 +257,8 @@ class Replayer:
 
     async def apply(self, prepared: Sequence[PreparedReplay]) -> list[Replay | None]:
         """Write decisions; the answer is None where the run has changed since it was read."""
+        for each in prepared:
+            await self._replay_children(each)
         transitions = [each.transition for each in prepared]
         answers = await repeat_until_answered(lambda: self._store.apply(transitions), self._clock)
         replays: list[Replay | None] = []
@@ -253,6 +269,49 @@ class Replayer:
             number = len(each.case.replays) + 1
             replays.append(_make_replay(write, number, answer.now) if answer.kept else None)
         return replays
+
+    async def _replay_children(self, prepared: PreparedReplay) -> None:
+        """Replay the failed children of a run. The run itself comes second: it waits for what their replays lead to."""
+        decision, run = prepared.decision, prepared.case.run
+        order = ReplayOrder(
+            request=ReplayRequest(mode=ReplayMode.FROM_FAILED),
+            actor=Actor(decision.by, decision.reason),
+            key=f"run:{run.public_id}:{run.fence}",  # the same for all users who decide on the run as it is now
+            of_run=True,
+        )
+        for child in prepared.children:
+            try:
+                await self.replay(child, order)
+            except Conflict as conflict:  # another user was first, so the run waits for that decision
+                log.debug("run %s is not replayed with its parent: %s", child, conflict)
+
+    async def _find_failed_children(self, again: Sequence[EntryRow], request: ReplayRequest) -> tuple[str, ...]:
+        """Return the failed runs that these entries wait for. A run that cannot be replayed is refused."""
+        if request.new_operation and request.mode in (ReplayMode.FULL, ReplayMode.FROM_STEP):
+            return ()  # new children are started
+        found: list[str] = []
+        for entry in again:
+            if entry.kind is not EntryKind.WAIT or entry.status is StepStatus.SUCCESS:
+                continue
+            wait = Wait.from_json(entry.input or "")
+            if wait.mode is WaitMode.RUN:
+                found += await self._find_failed_child(wait.names[0])
+        return tuple(dict.fromkeys(found))
+
+    async def _find_failed_child(self, run_id: str) -> list[str]:
+        """Return the run, or the one that a full replay started in its place, if it failed."""
+        while True:
+            cases = await self._store.cases([run_id])
+            last = cases[0].replays[-1] if cases and cases[0].replays else None
+            if last is None or last.run_id == run_id:
+                break
+            run_id = last.run_id
+        status = cases[0].run.status if cases and cases[0].run.input is not None else None
+        if status is RunStatus.SUCCESS or (status is not None and status not in FINAL_RUN_STATUSES):
+            return []
+        if status is None or status not in REPLAYABLE_STATUSES:
+            raise Conflict(Reason(ReasonCode.CHILD_NOT_REPLAYABLE, run=run_id, status=status))
+        return [run_id]
 
     async def find_earlier_answer(self, case: DecisionCase, order: ReplayOrder) -> Replay | None:
         """Return the answer of the same earlier decision; Conflict if another one is in force.
@@ -341,12 +400,13 @@ class Replayer:
                 for name, value in (request.skip_steps or {}).items()
             },
         )
+        children = await self._find_failed_children(plan.again, request)
         view = make_run_view(run, with_letter=False)
         if request.mode is ReplayMode.FULL:
             transition = restart_run(view, run.status, decision, _copy_run(run, self._clock.new_id()))
         else:
             transition = reopen_run(view, run.status, decision)
-        return PreparedReplay(case=case, decision=decision, transition=transition)
+        return PreparedReplay(case=case, decision=decision, transition=transition, children=children)
 
     async def _edit_input(self, case: DecisionCase, request: ReplayRequest) -> tuple[str, tuple[Change, ...]]:
         redactor = self._redactor

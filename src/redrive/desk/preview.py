@@ -196,6 +196,8 @@ def _collect_warnings(
         yield Reason(ReasonCode.SAME_IDEMPOTENCY_KEY, n=len(names), names=names)
     if request.new_operation:
         yield Reason(ReasonCode.NEW_IDEMPOTENCY_KEYS)
+    for run_id in prepared.children:
+        yield Reason(ReasonCode.CHILD_REPLAYED, run=run_id)
     for step in again:
         if step.status is StepStatus.RUNNING:
             yield Reason(ReasonCode.STEP_MAY_HAVE_HAPPENED, step=step.name)

@@ -16,11 +16,10 @@ from redrive.core.events import MAX_EVENT_NUMBER
 from redrive.core.failure_handlers import make_sample_event
 from redrive.core.json_schema import find_faults
 from redrive.core.new_run import StartableWorkflow, build_new_run, describe_key_conflict, set_event_key
-from redrive.core.outcomes import CancelRequested
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.run_options import FailureHandler, OnFailure, RunOptions
-from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, RunStatus, StepStatus
+from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.core.transitions import NewRun
 from redrive.desk.circuits import CircuitRecord, present_circuit
 from redrive.desk.decisions import Replay, Replayer, ReplayOptions, make_replay_order
@@ -36,7 +35,8 @@ from redrive.observability.counters import SettleListener
 from redrive.observability.tracing import current_traceparent
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import replace
-from redrive.settle.settler import LocalSettler, make_open_steps, make_run_view
+from redrive.settle.cancellation import cancel_run
+from redrive.settle.settler import LocalSettler
 from redrive.store.circuits import MOST_COUNTED
 from redrive.store.filters import RunFilter
 from redrive.store.list_query import Page
@@ -75,7 +75,6 @@ async def find_failure_handler_runs(store: DeskStore, *run_ids: str) -> list[str
 LoadWorkers = Callable[[], Awaitable[list[WorkerRow]]]
 _MAX_HANDLERS = 100
 _MODE_ALIASES = {"skip_failed": ReplayMode.SKIP}
-_OPEN_STEP_STATUSES = frozenset({StepStatus.PENDING, StepStatus.RUNNING, StepStatus.RETRYING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,20 +200,8 @@ class Runs:
             row = await find_run(self._store, run_id, tenant)
             if row.status is RunStatus.CANCELLED:
                 return await self.get(run_id, tenant=tenant)
-            if row.status in FINAL_RUN_STATUSES:
-                raise Conflict(Reason(ReasonCode.RUN_ENDED, run=run_id, status=row.status))
-            if row.status is RunStatus.COMPENSATING:
-                raise Conflict(Reason(ReasonCode.RUN_BEING_UNDONE, run=run_id))
-            entries = await self._store.journal(row.id)
-            if any(entry.kind is EntryKind.CONFIRM and not entry.superseded for entry in entries):
-                raise Conflict(Reason(ReasonCode.RUN_CONFIRMING, run=run_id))
-            still_open = make_open_steps(
-                (e for e in entries if e.status in _OPEN_STEP_STATUSES and not e.superseded), self._store.now()
-            )
-            outcome = CancelRequested(run=make_run_view(row), by=actor.by, reason=actor.reason or "", open=still_open)
-            (settled,) = await self._settler.settle([outcome])
             # A worker may have changed the run since it was read: then the loop reads it again.
-            if settled.kept:
+            if await cancel_run(self._store, self._settler, row, actor.by, actor.reason or ""):
                 self._on_change(row.public_id)
                 return await self.get(run_id, tenant=tenant)
 

@@ -161,6 +161,12 @@ class ReasonCode(StrEnum):
 
     # why an event was refused
     EVENT_NAME_INVALID = "event_name_invalid"
+    CHILD_FAILED = "child_failed"
+    CHILD_TOO_DEEP = "child_too_deep"
+    CHILD_NOT_REPLAYABLE = "child_not_replayable"
+    CHILD_REPLAYED = "child_replayed"
+    PARENT_MISSING = "parent_missing"
+    CHOICE_NEEDED = "choice_needed"
     TENANT_OF_CODE = "tenant_of_code"
     EVENT_UNDECLARED = "event_undeclared"
     EVENT_PAYLOAD = "event_payload"

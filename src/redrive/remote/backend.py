@@ -42,6 +42,7 @@ from redrive.observability.counters import SettleListener
 from redrive.remote import wire
 from redrive.remote.client import Address, Client
 from redrive.settle.settler import Settled, make_refused
+from redrive.store.children import AwaitedRun
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
 from redrive.store.events import Mailbox
 from redrive.store.port import Transaction
@@ -301,6 +302,14 @@ class RemoteBackend:
     async def wakeups(self, runs: Sequence[int]) -> dict[int, int]:
         reply: wire.WakeupsReply = await self._ask("wakeups", wire.WakeupsCall(runs=tuple(runs)), wire.WakeupsReply)
         return dict(reply.wakeups)
+
+    async def awaited_run(self, run: int, run_id: str) -> AwaitedRun | None:
+        call = wire.AwaitedCall(run_id=run_id)
+        try:
+            reply: wire.AwaitedReply = await self._call(f"runs/{run}/awaited", call, wire.AwaitedReply)
+        except NotFound:
+            return None  # as for the mailbox
+        return reply.awaited
 
     async def rollback_cause(self, run: ClaimedRun) -> RollbackCause:
         return (await self._history(run.id)).cause

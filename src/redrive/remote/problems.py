@@ -36,6 +36,7 @@ ERROR_KINDS: Mapping[type[BaseException], ErrorKind] = {
     errors.RegistrationError: _K(500, "configuration", "The server is not set up for this"),
     errors.ConfigurationError: _K(500, "configuration", "The server is not set up for this"),
     errors.MisusedStep: _K(500, "internal", "Internal error"),
+    errors.ChildFailed: _K(500, "internal", "Internal error"),
     errors.StepFailed: _K(500, "internal", "Internal error"),
     errors.WaitExpired: _K(500, "internal", "Internal error"),
     errors.RunPartial: _K(409, "run_partial", "Only a part of the run was replayed"),

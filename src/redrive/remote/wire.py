@@ -23,6 +23,7 @@ from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import CircuitSampleWrite, EntryWrite, NewRun, RunWrite, Transition
 from redrive.reasons import Reason
 from redrive.settle.settler import Settled
+from redrive.store.children import AwaitedRun
 from redrive.store.circuits import SuccessCount
 from redrive.store.events import Mailbox
 from redrive.store.runs import AttemptRow
@@ -229,6 +230,18 @@ class WakeupsReply(_Record, frozen=True, kw_only=True):
     wakeups: tuple[tuple[int, int], ...]
 
 
+class AwaitedCall(_Record, frozen=True, kw_only=True):
+    """A run that another one waits for, which the worker holds."""
+
+    run_id: _Name
+
+
+class AwaitedReply(_Record, frozen=True, kw_only=True):
+    """The run that is waited for; None if the worker does not hold the one that waits."""
+
+    awaited: AwaitedRun | None
+
+
 class StartCall(_Record, frozen=True, kw_only=True):
     """Runs to start. With `claim`, the worker holds those that are new and due."""
 
@@ -289,6 +302,7 @@ OUTCOME_NAMES: dict[type[Any], str] = {
     outcomes.WaitStarted: "awaits",
     outcomes.WaitAnswered: "answered",
     outcomes.WaitTimedOut: "unanswered",
+    outcomes.WaitFailed: "child_failed",
     outcomes.EventsRefused: "events_refused",
     outcomes.StatusNoted: "status",
     outcomes.RunIdle: "waits",

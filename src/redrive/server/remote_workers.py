@@ -389,6 +389,18 @@ class RemoteWorkers:
         view = await self.find_view(session, run)
         return wire.MailboxReply(mailbox=None if view is None else await self._store.mailbox(run))
 
+    async def read_awaited(
+        self, session: WorkerSession, principal: Principal, run: int, call: wire.AwaitedCall
+    ) -> wire.AwaitedReply:
+        """Return the run that a run waits for, which the worker holds. Both belong to the same tenant."""
+        view = await self.find_view(session, run)
+        awaited = None if view is None else await self._store.awaited_run(run, call.run_id)
+        allowed = principal.workflows
+        if awaited is not None and awaited.end is not None and allowed is not None:
+            if awaited.end.workflow not in allowed:
+                awaited = replace(awaited, end=None)
+        return wire.AwaitedReply(awaited=awaited)
+
     async def read_wakeups(self, session: WorkerSession, call: wire.WakeupsCall) -> wire.WakeupsReply:
         """Return the wake-ups of those of the runs that the worker holds."""
         check_count("runs", call.runs)

@@ -118,6 +118,8 @@ def check_start(
         raise NotAllowed(Reason(ReasonCode.TOKEN_WORKFLOWS, workflows=tuple(sorted(allowed))))
     if run.parent is not None and all(view.public_id != run.parent for view in held.values()):
         raise NotFound(Reason(ReasonCode.RUN_NOT_FOUND, id=quote(run.parent)))
+    if run.owner not in (None, run.parent):
+        raise refuse_request("a run may be owned by its parent only")
     return replace(
         run,
         version=row.version,

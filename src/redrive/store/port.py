@@ -20,6 +20,7 @@ from redrive.core.outbox import SinkLease
 from redrive.core.transitions import NewRun, Transition, TransitionResult
 from redrive.store.accounts import AccountStore
 from redrive.store.bulk import BulkDesk, BulkStore
+from redrive.store.children import ChildStore
 from redrive.store.chores import ChoreStore
 from redrive.store.circuits import CircuitDesk, CircuitStore
 from redrive.store.events import EventDesk, EventStore
@@ -131,6 +132,7 @@ class DeskStore(
 class Store(
     DeskStore,
     EventStore,
+    ChildStore,
     GroupStore,
     BulkStore,
     CircuitStore,

@@ -14,6 +14,7 @@ from redrive.errors import DataRefused, StoreError, StoreUnavailable
 from redrive.records import replace
 from redrive.store.accounts import AccountStore
 from redrive.store.bulk import BulkCalls
+from redrive.store.children import ChildCalls
 from redrive.store.chores import ChoreCalls
 from redrive.store.circuits import CircuitCalls
 from redrive.store.events import EventCalls
@@ -36,6 +37,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds
 class SqlStore(
     RunCalls,
     EventCalls,
+    ChildCalls,
     LetterCalls,
     GroupCalls,
     BulkCalls,

@@ -28,6 +28,7 @@ from redrive.worker.lease import Lease
 from redrive.worker.worker import Worker
 
 _PURGE_INTERVAL = 3600 * MICROS
+_UPDATE_INTERVAL = 5 * MICROS  # virtual time after which children of ended runs are looked for
 _DYING_CYCLES = 20  # of the event loop, between a fatal fault in a step and the death of the worker
 
 
@@ -46,7 +47,7 @@ class SimulatedWorker:
         self._store = inject_faults(store, plan, clock=clock)
         self.observer = StoreObserver(self._store)
         self._aggregator = GroupAggregator(self._store)
-        self._purged_at = clock.now()
+        self._purged_at = self._updated_at = clock.now()
         self._schedules = schedules
         self._chores: asyncio.Task[None] | None = None
         self._cycles_left = _DYING_CYCLES
@@ -60,6 +61,7 @@ class SimulatedWorker:
         self._circuit_updater = runtime.new_circuit_updater(store)
         self._scheduler = runtime.new_scheduler(self._store) if self._schedules else None
         self._notification_chore = runtime.new_notification_chore(store)
+        self._child_updater = runtime.new_child_updater(store)
         self._purger = runtime.new_purger(self._store)
         self._escalator = runtime.new_letter_escalator(store)
         self.worker = await runtime.work(automatic=False, store=store, wrap_step=self.bodies.wrap)
@@ -153,6 +155,9 @@ class SimulatedWorker:
             await self._notification_chore.run_once()
             if self._scheduler is not None:
                 await self._scheduler.run_once()
+            if self._clock.now() - self._updated_at >= _UPDATE_INTERVAL:
+                self._updated_at = self._clock.now()
+                decided += await self._child_updater.run_once()
             if self._clock.now() - self._purged_at >= _PURGE_INTERVAL:
                 self._purged_at = self._clock.now()
                 await self._purger.run_once()

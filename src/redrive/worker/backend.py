@@ -18,6 +18,7 @@ from redrive.core.outcomes import Outcome, RunView
 from redrive.observability.counters import SettleListener
 from redrive.settle.circuits import after_samples, update_circuit
 from redrive.settle.settler import LocalSettler, Settled, make_lenient_run_view
+from redrive.store.children import AwaitedRun
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
 from redrive.store.events import Mailbox
 from redrive.store.port import LeaseConnection, Store, Transaction
@@ -80,6 +81,9 @@ class Backend(Protocol):
     async def wakeups(self, runs: Sequence[int]) -> dict[int, int]:
         """Return the number of wake-ups of each of these runs."""
 
+    async def awaited_run(self, run: int, run_id: str) -> AwaitedRun | None:
+        """Return the run that such a run waits for, with the wake-ups and the fence of the one that waits."""
+
     async def rollback_cause(self, run: ClaimedRun) -> RollbackCause:
         """Return why such a run is rolled back."""
 
@@ -119,6 +123,7 @@ class LocalBackend:
         self.attempts = store.attempts
         self.mailbox = store.mailbox
         self.wakeups = store.wakeups
+        self.awaited_run = store.awaited_run
         self.permit = store.permit
         self.circuits_changed_since = store.circuits_changed_since
         self.transaction = store.transaction

@@ -192,8 +192,8 @@ class WorkflowDefinition(msgspec.Struct, frozen=True, kw_only=True):
     events: Mapping[str, Signature] | None = None
 
 
-class TooManyEntries(RedriveError):
-    """The run recorded as many entries as a run may."""
+class LimitExceeded(RedriveError):
+    """The run reached a limit that every run has: of its entries, or of the runs that wait for each other."""
 
 
 async def call_function(execution: Execution, workflow: WorkflowDefinition, root: Branch) -> Outcome:
@@ -266,7 +266,7 @@ def _make_exception_outcome(execution: Execution, error: BaseException, *, stage
         stage = Stage.FETCH
     failure = execution.capture(error)
     match error:
-        case TooManyEntries() | PayloadTooLarge():
+        case LimitExceeded() | PayloadTooLarge():
             code = LetterCode.POLICY_VIOLATION
         case PayloadError():
             code = LetterCode.VALIDATION_FAILED

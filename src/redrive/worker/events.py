@@ -1,12 +1,12 @@
-"""Waits of a run for events: found in the store, answered under the run's fence, held in memory for a while.
+"""Waits of a run for events and for other runs: answered by what is in the store, under the run's fence.
 
-    look       read the unread events together with the number of wake-ups
-    register   record the wait, then look again: an event that came in between is found
-    wait       until a wake-up, the limit, or the end of the hold
+    look       read the unread events, or the other run, together with the number of wake-ups
+    register   record the wait, then look again: an event or an end that came in between is found
+    wait       until a wake-up, the limit, or the end of the hold, for which the run stays in memory
     answer     record the answer; taking the events is part of it
 
-A wake-up only says that it is worth looking. Only events in the store answer a wait, so a lost wake-up costs time and
-never an answer. `seen` is the number of wake-ups at the last look: the store does not suspend a run that has more.
+A wake-up only says that it is worth looking. Only the store answers a wait, so a lost wake-up costs time and never an
+answer. `seen` is the number of wake-ups at the last look: the store does not suspend a run that has more.
 """
 
 from __future__ import annotations
@@ -21,12 +21,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from redrive.clock import MICROS
-from redrive.core.decide_wait import build_wait_failure
+from redrive.core.children import build_child_failed, build_child_failure, build_missing_run, is_answer
+from redrive.core.decide_wait import WAIT_EXPIRED_ERROR_TYPE, build_wait_failure
 from redrive.core.events import OpenWait, Wait, WaitMode, WaitState, encode_answer, match_events
 from redrive.core.failure_reason import FailureReason
-from redrive.core.outcomes import EntryCancelled, EntryRef, EventsRefused, WaitAnswered, WaitStarted, WaitTimedOut
+from redrive.core.outcomes import (
+    EntryCancelled,
+    EntryRef,
+    EventsRefused,
+    WaitAnswered,
+    WaitFailed,
+    WaitStarted,
+    WaitTimedOut,
+)
 from redrive.core.payload import Signature
-from redrive.core.states import EntryKind, StepStatus
+from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import EventUse
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, PayloadError, RunDetached, WaitExpired
@@ -36,6 +45,7 @@ from redrive.store.store import repeat_until_answered
 
 if TYPE_CHECKING:
     from redrive.core.journal import EntryRow
+    from redrive.store.children import RunEnd
     from redrive.store.events import EventRow
     from redrive.worker.branches import Branch
     from redrive.worker.execution import Execution
@@ -57,18 +67,23 @@ class Event:
 
 
 class WaitRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A wait as workflow code asks for it. `types`: the signatures of payloads by the name of the event."""
+    """A wait as workflow code asks for it. `types`: the signatures of payloads by the name of the event, or the run.
+
+    `workflow`: that of the run that is waited for.
+    """
 
     call: str
     wait: Wait
     types: dict[str, Signature | None]
     timeout: float | None = None
     default: Any = NO_DEFAULT
+    workflow: str = ""
 
     @property
     def name(self) -> str:
         """The name of the journal entry."""
-        return f"redrive.{self.call} {', '.join(self.wait.names)}"
+        subjects = self.workflow if self.wait.mode is WaitMode.RUN else ", ".join(self.wait.names)
+        return f"redrive.{self.call} {subjects}".rstrip()
 
     def decode(self, name: str, text: str) -> Any:
         """Return a payload as its type has it; PayloadError if it does not fit."""
@@ -78,7 +93,7 @@ class WaitRequest(msgspec.Struct, frozen=True, kw_only=True):
     def read_answer(self, text: str) -> Any:
         """Return the recorded answer as workflow code gets it."""
         wait = self.wait
-        if wait.mode is WaitMode.ONE:
+        if wait.mode in (WaitMode.ONE, WaitMode.RUN):
             return self.decode(wait.names[0], text)
         found = json.loads(text)
         if wait.mode is WaitMode.MANY:
@@ -91,19 +106,28 @@ class WaitRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _LiveWait(msgspec.Struct, eq=False):
-    """A wait that is executed here. `woken` is set when it has to look at its state again."""
+    """A wait that is executed here. `woken` is set when it has to look at its state again.
+
+    `end`: the run that is waited for, as the last look found it.
+    """
 
     place: EntryRef
     request: WaitRequest
     woken: asyncio.Event
     limit_at: int | None = None
+    end: RunEnd | None = None
+
+    @property
+    def is_for_run(self) -> bool:
+        """True if the wait is for the end of a run."""
+        return self.request.wait.mode is WaitMode.RUN
 
     def describe(self) -> OpenWait:
         return OpenWait(index=self.place.index, wait=self.request.wait, limit_at=self.limit_at)
 
 
 class EventWaits:
-    """The waits of one run for events.
+    """The waits of one run for events and for other runs.
 
     `seen`: the wake-ups at the last look. `_known`: the highest number of wake-ups that was reported to this process.
     `_used`: numbers of events that a wait of this execution took or set aside; the store may not show that yet.
@@ -159,10 +183,12 @@ class EventWaits:
             raise
 
     def _give_up(self, request: WaitRequest, place: EntryRef, ending: FailureReason) -> Any:
-        """Return the default of a wait whose limit has passed, or raise."""
+        """Return the default of a wait whose limit has passed, or raise; so for a run that failed."""
         if request.default is not NO_DEFAULT:
             return request.default
         self._execution.requests.step_failed(ending, place, 1)
+        if ending.failure.error_type != WAIT_EXPIRED_ERROR_TYPE:
+            raise build_child_failed(ending, key=place.key)
         raise WaitExpired(str(ending.reason), key=place.key)
 
     async def _wait_live(self, request: WaitRequest, place: EntryRef, entry: EntryRow | None) -> Any:
@@ -174,11 +200,15 @@ class EventWaits:
         execution.worker.event_waits[execution.claimed.id] = self
         try:
             while True:
-                state = await self._look(live)
+                state = await (self._look_at_run(live) if live.is_for_run else self._look(live))
+                if live.end is not None and self._is_answered(live.end, request):
+                    return await self._answer_by_end(live, live.end)
+                if state is None:
+                    return await self._fail(live, build_missing_run(place, request.wait.names[0]))
                 if state.events:
                     values = await self._decode_events(live, state.events)
                     if values is not None:
-                        return await self._answer(live, state.events, values)
+                        return await self._answer(live, state.events, encode_answer(request.wait, values))
                 elif not registered:
                     await self._register(live)
                     registered = True  # and look again: an event may have come since the first look
@@ -204,12 +234,57 @@ class EventWaits:
             raise RunDetached
         self.seen = max(self.seen, mailbox.wakeups)
         self._unread = tuple([event for event in mailbox.events if event.seq not in self._used])
-        waits = [each.describe() for each in self._open.values()]
+        waits = [each.describe() for each in self._open.values() if not each.is_for_run]
         states = match_events(waits, self._unread, backend.now())
         for other in self._open.values():
-            if other is not live and states[other.place.index].events:
+            if other is not live and not other.is_for_run and states[other.place.index].events:
                 other.woken.set()
         return states[live.place.index]
+
+    async def _look_at_run(self, live: _LiveWait) -> WaitState | None:
+        """Read the run that is waited for; return the state of this wait, None if that run does not exist."""
+        execution = self._execution
+        await execution.ready()
+        live.woken.clear()
+        backend, run, run_id = execution.worker.backend, execution.claimed.id, live.request.wait.names[0]
+        with execution.requests.ask_store():
+            found = await repeat_until_answered(lambda: backend.awaited_run(run, run_id), execution.clock)
+        if found is None or found.fence != execution.view.fence:
+            execution.detach()  # as in `_look`
+            raise RunDetached
+        self.seen = max(self.seen, found.wakeups)
+        live.end = found.end
+        if found.end is None:
+            return None
+        expired = live.limit_at is not None and backend.now() >= live.limit_at
+        return WaitState(expired=expired, due_at=live.limit_at)
+
+    def _is_answered(self, end: RunEnd, request: WaitRequest) -> bool:
+        return is_answer(end.status, end.open_letter, request.wait.letters)
+
+    async def _answer_by_end(self, live: _LiveWait, end: RunEnd) -> Any:
+        """Record the result of the run that was waited for, or its failure."""
+        if isinstance(end.output, Unreadable):
+            raise ConfigurationError(end.output.why)
+        if end.status is not RunStatus.SUCCESS:
+            return await self._fail(live, build_child_failure(live.place, end.run_id, end.status, end.failure))
+        return await self._answer(live, (), end.output or "null")
+
+    async def _fail(self, live: _LiveWait, ending: FailureReason) -> Any:
+        execution, place = self._execution, live.place
+        done, resumes = execution.journal.new_done_number(), execution.waits.wake_up()
+        await execution.settle(
+            WaitFailed(
+                run=execution.view,
+                place=place,
+                done=done,
+                input=live.request.wait.to_json(),
+                ending=ending,
+                resumes=resumes,
+            )
+        )
+        await execution.order.pass_result(done, place.key)
+        return self._give_up(live.request, place, ending)
 
     async def _decode_events(self, live: _LiveWait, numbers: tuple[int, ...]) -> list[EventRow] | None:
         """Return the events that answer a wait; None if some do not fit its type and were set aside."""
@@ -239,7 +314,8 @@ class EventWaits:
             place=live.place,
             delay=delay,
             input=request.wait.to_json(),
-            subjects=request.wait.names,
+            subjects=request.wait.names if live.end is None else (live.end.subject,),
+            kind=request.wait.kind,
             seen=self.seen,
             idle=execution.is_only_branch(),
             hold=execution.worker.hold(),
@@ -267,11 +343,10 @@ class EventWaits:
                 if timer is not None:
                     timer.cancel()
 
-    async def _answer(self, live: _LiveWait, numbers: tuple[int, ...], events: list[EventRow]) -> Any:
+    async def _answer(self, live: _LiveWait, numbers: tuple[int, ...], text: str) -> Any:
         execution, wait, place = self._execution, live.request.wait, live.place
         self._used.update(numbers)
-        text, done = encode_answer(wait, events), execution.journal.new_done_number()
-        resumes = execution.waits.wake_up()
+        done, resumes = execution.journal.new_done_number(), execution.waits.wake_up()
         await execution.settle(
             WaitAnswered(
                 run=execution.view,

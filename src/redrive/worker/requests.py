@@ -42,7 +42,7 @@ from redrive.core.states import EntryKind, StepStatus
 from redrive.errors import PayloadError, RunDetached, StepFailed
 from redrive.worker.attempt import new_message
 from redrive.worker.branches import Branch, current_scope
-from redrive.worker.definitions import TooManyEntries
+from redrive.worker.definitions import LimitExceeded
 from redrive.worker.events import EventWaits
 from redrive.worker.step_call import StepCall
 from redrive.worker.waits import TimeLimit
@@ -289,7 +289,7 @@ class Requests:
         if entry is not None:
             return branch, EntryRef(entry.index, key, kind, name), entry
         if journal.next_index - journal.superseded_count >= MAX_ENTRIES:
-            raise TooManyEntries(
+            raise LimitExceeded(
                 f"run {execution.claimed.public_id} recorded {MAX_ENTRIES:,} entries, the most a run may "
                 "have; split the work over several runs"
             )

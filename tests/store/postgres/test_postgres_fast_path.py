@@ -30,7 +30,7 @@ def decided(run: ClaimedRun, kind: str) -> Transition:
 async def test_an_ended_step_and_a_successful_run_take_the_fast_path(bench: Bench, kinds: list[str]) -> None:
     worker, run = await bench.kit.held()
     async with bench.line() as line:
-        answers = await apply_few(line, bench.time, [decided(run, kind) for kind in kinds], worker)
+        answers = await apply_few(line, bench.time, [decided(run, kind) for kind in kinds], worker, set())
     assert answers is not None
     assert [answer.kept for answer in answers] == [True for _ in kinds]
     journal: list[EntryRow] = await bench.store.journal(run.id)
@@ -43,12 +43,12 @@ async def test_a_run_does_not_end_on_the_fast_path_without_its_last_step(bench: 
     worker, run = await bench.kit.held()
     both = [decided(run, "a step"), decided(run, "an end")]
     async with bench.line() as line:
-        lost = await apply_few(line, bench.time, [replace(each, fence=each.fence + 1) for each in both], worker)
+        lost = await apply_few(line, bench.time, [replace(each, fence=each.fence + 1) for each in both], worker, set())
         assert lost is not None
         assert [answer.kept for answer in lost] == [False, False]
         assert await bench.store.journal(run.id) == []
-        assert await apply_few(line, bench.time, both[:1], worker) is not None
-        assert await apply_few(line, bench.time, both, worker) is None
+        assert await apply_few(line, bench.time, both[:1], worker, set()) is not None
+        assert await apply_few(line, bench.time, both, worker, set()) is None
     assert (await bench.kit.look(run)).finished_at is None
 
 
@@ -75,6 +75,6 @@ async def test_larger_transitions_take_the_batch_path_and_write_nothing_on_the_f
         more.append(replace(plain, entries=(replace(entry, status=StepStatus.RUNNING),)))
     async with bench.line() as line:
         for each in more:
-            assert await apply_few(line, bench.time, [each], worker) is None
+            assert await apply_few(line, bench.time, [each], worker, set()) is None
     assert await bench.store.journal(run.id) == []
     assert (await bench.kit.look(run)).finished_at is None

@@ -54,12 +54,21 @@ def send(id: str, name: str, data: str, key: str | None, change: ChangeOptions, 
     output.done(str(sent.seq), sent, f"{text}\nFollow it: {hint('runs', 'watch', sent.run_id)}")
 
 
+def _get_awaited_run(step: StepRecord) -> str | None:
+    """Return the id of the run that an open wait is for; None if it is for events."""
+    wait = step.input
+    return str(wait["names"][0]) if isinstance(wait, dict) and wait.get("mode") == "run" else None
+
+
 def explain_wait(step: StepRecord, now: datetime) -> str:
     """Return what an open wait waits for, since when, and when it gives up."""
     names = (step.input or {}).get("names", ()) if isinstance(step.input, dict) else ()
+    run_id = _get_awaited_run(step)
     events = " or ".join(repr(name) for name in names) or repr(step.name)
     since = format_duration(max(0.0, (now - step.began_at).total_seconds()))
     until = "" if step.next_at is None else f", and gives up at {step.next_at:%Y-%m-%d %H:%M:%S} UTC"
+    if run_id is not None:
+        return f"The run waits for the result of run {run_id} since {since}{until}. See {hint('runs', 'why', run_id)}"
     return f"The run waits for event {events} since {since}{until}."
 
 
@@ -70,7 +79,8 @@ def explain_events(run: Run, events: Sequence[EventRecord], waits: Sequence[Step
     unread = [event.name for event in events if event.status == "UNREAD"]
     if unread:
         sentences.append(f"Unread events: {', '.join(sorted(set(unread)))} ({len(unread)} in all).")
-    names = [name for step in waits if isinstance(step.input, dict) for name in step.input.get("names", ())]
+    awaited = [step for step in waits if _get_awaited_run(step) is None]
+    names = [name for step in awaited if isinstance(step.input, dict) for name in step.input.get("names", ())]
     if names:
         sentences.append(f"To send it: {hint('runs', 'send', run.id, names[0], '--data', 'JSON')}")
     return sentences

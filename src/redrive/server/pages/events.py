@@ -10,7 +10,7 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
-from redrive.core.events import Wait
+from redrive.core.events import Wait, WaitMode
 from redrive.core.roles import Permission
 from redrive.desk.models import Run, StepRecord
 from redrive.errors import InputError
@@ -73,7 +73,8 @@ async def _load_schemas(context: RequestContext, workflow: str) -> dict[str, Any
 
 def _list_awaited_names(step: StepRecord) -> Sequence[str]:
     try:
-        return msgspec.convert(step.input, type=Wait, strict=False).names
+        wait = msgspec.convert(step.input, type=Wait, strict=False)
+        return () if wait.mode is WaitMode.RUN else wait.names
     except msgspec.ValidationError:  # the input is hidden or unreadable
         return ()
 

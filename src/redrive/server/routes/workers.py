@@ -152,6 +152,13 @@ async def read_mailbox(request: Request, principal: Worker, session: Session, ru
     return _answer(await _get_workers(request).read_mailbox(session, run))
 
 
+@worker_routes.post("/worker/runs/{run}/awaited", **_describe(wire.AwaitedCall, wire.AwaitedReply))
+async def read_awaited(request: Request, principal: Worker, session: Session, run: RunNumber) -> Response:
+    """Read the state of the run that a run waits for, which the worker holds."""
+    call = await _read(request, wire.AwaitedCall)
+    return _answer(await _get_workers(request).read_awaited(session, principal, run, call))
+
+
 @worker_routes.post("/worker/wakeups", **_describe(wire.WakeupsCall, wire.WakeupsReply))
 async def read_wakeups(request: Request, principal: Worker, session: Session) -> Response:
     """Read how often runs that the worker holds were woken."""

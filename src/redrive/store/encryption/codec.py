@@ -35,6 +35,7 @@ from redrive.records import replace
 from redrive.store import notifications
 from redrive.store.accounts import ResponseRow
 from redrive.store.bulk import BulkItemResult, BulkItemRow, BulkRow, NewBulk
+from redrive.store.children import AwaitedRun, RunEnd
 from redrive.store.chores import HeldRun
 from redrive.store.circuits import CircuitUpdate
 from redrive.store.encryption import keyring
@@ -92,6 +93,7 @@ READ_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
     AuditRow: ("before", "after"),
     MessageRow: ("payload",),
     EventRow: ("payload", "refused"),
+    RunEnd: ("output", "failure"),
     RunNote: ("text", "data"),
     DeliveryRow: ("error",),
     BlockedKey: ("error",),
@@ -139,6 +141,7 @@ READ_PARTS: dict[type[Any], tuple[str, ...]] = {
     MessageRow: ("deliveries",),
     SendResult: ("first",),
     Mailbox: ("events",),
+    AwaitedRun: ("end",),
     ClaimedDeliveries: ("items",),
     ClaimedDelivery: ("message",),
     notifications.DueLane: ("notices",),
@@ -374,6 +377,7 @@ def _unreadable_ending(why: str) -> str:
 
 _PLACEHOLDERS: dict[tuple[type[Any], str], Callable[[str], str]] = {
     (RunRow, "failure"): _unreadable_ending,
+    (RunEnd, "failure"): _unreadable_ending,
     (EntryRow, "failure"): _unreadable_ending,
     (LetterRow, "failure"): _unreadable_ending,
     (LetterRow, "reason"): lambda why: _unreadable_reason(why).to_text(),

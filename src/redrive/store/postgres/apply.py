@@ -67,21 +67,30 @@ async def apply(
     transitions: Sequence[Transition],
     worker: int | None,
     carriers: Sequence[SinkLease] = (),
+    *,
+    waiting: set[int] | None = None,
 ) -> list[TransitionResult]:
-    """Write the transitions whose fence holds; return a result for each, in order."""
+    """Write the transitions whose fence holds; return a result for each, in order.
+
+    `waiting` gets the runs that wait for the end of one of these runs. They are woken after the commit, because
+    nothing may lock the rows of two runs in another order than that of their ids.
+    """
+    waiting = set() if waiting is None else waiting
     if not transitions:
         return []
     if len(transitions) <= 2 and worker is not None:
-        written = await apply_few(connection, clock, transitions, worker)
+        written = await apply_few(connection, clock, transitions, worker, waiting)
         if written is not None:
             return written
     calls = _split_calls(transitions)
     indexed = [each for each in transitions if _changes_index(each)]
     ends = any(each.change is not None and each.change.ends_as is not None for each in transitions)
     if len(calls) == 1 and not indexed and not ends:
-        return await _apply_call(connection, clock, calls[0], worker, carriers)
+        return await _apply_call(connection, clock, calls[0], worker, carriers, waiting)
     async with connection.transaction():
-        results = [result for call in calls for result in await _apply_call(connection, clock, call, worker, carriers)]
+        results = [
+            result for call in calls for result in await _apply_call(connection, clock, call, worker, carriers, waiting)
+        ]
         kept = [each for each, result in zip(transitions, results, strict=True) if result.kept]
         if indexed:
             changed = [each for each in kept if _changes_index(each)]
@@ -103,10 +112,12 @@ async def apply_once(
     transitions: Sequence[Transition],
     worker: int | None,
     receipt: Callable[[Sequence[TransitionResult]], ReceiptWrite],
+    *,
+    waiting: set[int],
 ) -> list[TransitionResult]:
     """Apply a batch and record its receipt; raise StaleBatch if it is not the next batch of its worker."""
     async with connection.transaction():
-        results = await apply(connection, clock, transitions, worker)
+        results = await apply(connection, clock, transitions, worker, waiting=waiting)
         written = as_dict(receipt(results))
         del written["tenant"]
         if not await PostgresSession(connection, clock).rows(WORKERS["put_receipt"], **written):
@@ -154,6 +165,7 @@ async def _apply_call(
     transitions: Sequence[Transition],
     worker: int | None,
     carriers: Sequence[SinkLease],
+    waiting: set[int],
 ) -> list[TransitionResult]:
     columns = _Columns()
     for number, transition in enumerate(transitions, 1):
@@ -167,6 +179,7 @@ async def _apply_call(
         more = {"told": rest or "{}", "begun": starts}
         row = await connection.row(SQL["apply_with_rest"], worker=worker, now=clock.given(), **more, **values)
     now, kept = clock.observe(row[0]), row[1]
+    waiting.update(row[2] or ())
     yes, no = TransitionResult(True, now), TransitionResult(False, now)
     results = [yes if each else no for each in kept]
     if values.get("m_group"):

@@ -48,9 +48,9 @@ _is_plain_run = _only_these_fields(
 
 
 async def apply_few(
-    connection: Connection, clock: DatabaseClock, transitions: Sequence[Transition], worker: int
+    connection: Connection, clock: DatabaseClock, transitions: Sequence[Transition], worker: int, waiting: set[int]
 ) -> list[TransitionResult] | None:
-    """Write an ended entry, the successful end of its run, or both.
+    """Write an ended entry, the successful end of its run, or both. `waiting` gets the runs that wait for that end.
 
     Return None, and write nothing, if the batch path is needed.
     """
@@ -80,6 +80,8 @@ async def apply_few(
     if row["kept"] is None:
         return None
     now = clock.observe(row["now"])
+    if end is not None:
+        waiting.update(row["waiting"] or ())
     return [TransitionResult(row["kept"], now)] * len(transitions)
 
 

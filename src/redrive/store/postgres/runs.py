@@ -147,6 +147,7 @@ def _run_columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | str | None
         "generations": sparse_column(run.generation or None for run in runs),
         "letters": sparse_column(run.letter for run in runs),
         "handlers_for": sparse_column(run.handler_for for run in runs),
+        "owners": sparse_column(run.owner for run in runs),
     }
     if all(run.key is None for run in runs):
         return columns | dict.fromkeys(("keys", "givens", "hashes", "keeps", "makers"))

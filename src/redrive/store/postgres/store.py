@@ -11,6 +11,7 @@ from redrive.clock import MICROS, Clock
 from redrive.core.outbox import SinkLease
 from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
 from redrive.errors import StoreError
+from redrive.store.children import WokenRun
 from redrive.store.circuits import CircuitUpdate, CircuitUpdateResult
 from redrive.store.encryption.codec import Codec
 from redrive.store.encryption.keyring import Keyring
@@ -124,9 +125,11 @@ class PostgresStore(SqlStore):
     async def _apply(
         self, transitions: Sequence[Transition], worker: int | None, carriers: Sequence[SinkLease]
     ) -> list[TransitionResult]:
+        waiting: set[int] = set()
         answers = await self._pool.run(
-            lambda connection: apply.apply(connection, self._clock, transitions, worker, carriers)
+            lambda connection: apply.apply(connection, self._clock, transitions, worker, carriers, waiting=waiting)
         )
+        await self._wake_waiting(waiting)
         return self._notify_if_due(transitions, answers)
 
     async def _apply_once(
@@ -135,10 +138,26 @@ class PostgresStore(SqlStore):
         worker: int | None,
         receipt: Callable[[Sequence[TransitionResult]], ReceiptWrite],
     ) -> list[TransitionResult]:
+        waiting: set[int] = set()
         answers = await self._pool.run(
-            lambda connection: apply.apply_once(connection, self._clock, transitions, worker, receipt)
+            lambda connection: apply.apply_once(connection, self._clock, transitions, worker, receipt, waiting=waiting)
         )
+        await self._wake_waiting(waiting)
         return self._notify_if_due(transitions, answers)
+
+    async def _wake_waiting(self, runs: set[int]) -> None:
+        """Wake the runs that wait for one that ended. The end is durable: if this fails, a chore wakes them."""
+        if runs:
+            try:
+                await self.wake_runs(sorted(runs))
+            except StoreError as error:
+                log.warning("could not wake runs whose children ended; a chore will do it: %s", error)
+
+    async def wake_runs(self, runs: Sequence[int], *, asleep: bool = False) -> list[WokenRun]:
+        woken = await super().wake_runs(runs, asleep=asleep)
+        if woken:
+            self._notifier.notify()
+        return woken
 
     def _notify_if_due(
         self, transitions: Sequence[Transition], answers: list[TransitionResult]

@@ -14,6 +14,7 @@ from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.core.transitions import AttemptWrite, AuditWrite, EntryWrite, RunWrite, Transition, TransitionResult
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict
+from redrive.store.children import WokenRun
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
 from redrive.store.session import Statements
 from redrive.store.sql_files import load_statements
@@ -23,6 +24,7 @@ from redrive.store.workers import ReceiptWrite, StaleBatch
 
 SQL = load_statements(__package__, "writes.sql")
 WORKERS = Statements("workers.sql").texts("sqlite")
+CHILDREN = Statements("children.sql").texts("sqlite")
 
 # A plan that waited longer for the write lock is made again: its times count from the moment it was made.
 _PLAN_LIFETIME = MICROS // 10
@@ -179,10 +181,12 @@ class TransitionBatch:
         self._presumed = {each.run: each.fence for each in transitions}
         self._conditional = [each for each in transitions if each.only_if is not None or each.expires is not None]
         self._plan = _WritePlan(clock(), worker, transitions, self._presumed)
+        self.woken: list[WokenRun] = []
 
     def apply(self, con: sqlite3.Connection) -> list[TransitionResult]:
         """Write the transitions whose fence holds; return a result for each, in order."""
         plan = self._plan
+        self.woken = []
         if self._clock() - plan.now >= _PLAN_LIFETIME or not self._all_fences_hold(con):
             runs = {"runs": json.dumps(list(self._presumed)), "worker": self._worker}
             (fences,) = con.execute(SQL["fences"], runs).fetchone()
@@ -193,7 +197,16 @@ class TransitionBatch:
         if plan.rest:
             self._publish_messages(con, plan)
             write_rest(con, plan.now, plan.rest)
+        if plan.ended and con.execute(SQL["any_run_wait"]).fetchone() is not None:
+            self._wake_waiting(con, plan)
         return plan.results
+
+    def _wake_waiting(self, con: sqlite3.Connection, plan: _WritePlan) -> None:
+        """Wake the runs that wait for the end of a run of this batch, in the same commit."""
+        found = con.execute(SQL["waiting_for"], {"runs": json.dumps(plan.ended)}).fetchall()
+        for run in sorted({row[0] for row in found}):
+            rows = con.execute(CHILDREN["wake_waiting"], {"run": run, "now": plan.now, "asleep": False}).fetchall()
+            self.woken += [WokenRun(run, wakeups, bool(due)) for run, wakeups, due in rows]
 
     def _all_fences_hold(self, con: sqlite3.Connection) -> bool:
         """Return True if every run carries the presumed fence, and every `only_if` attempt is still open."""
@@ -224,7 +237,7 @@ class TransitionBatch:
 class _WritePlan:
     """The statements that apply transitions to runs with these fences, and a result for each transition.
 
-    `rest`: transitions that write more than runs and journals.
+    `rest`: transitions that write more than runs and journals. `ended`: the runs that end.
     """
 
     def __init__(
@@ -235,6 +248,7 @@ class _WritePlan:
         kept, lost = TransitionResult(True, now), TransitionResult(False, now)
         self.results: list[TransitionResult] = []
         self.rest: list[Transition] = []
+        self.ended: list[int] = []
         for transition in transitions:
             if transition is None or carried.get(transition.run) != transition.fence:
                 self.results.append(lost)
@@ -242,8 +256,11 @@ class _WritePlan:
             self.results.append(kept)
             rows.add(transition)
             change = transition.change
-            if change is not None and change.take:
-                carried[transition.run] += 1
+            if change is not None:
+                if change.take:
+                    carried[transition.run] += 1
+                if change.status in FINAL_RUN_STATUSES:
+                    self.ended.append(transition.run)
             moves = transition.move or transition.reopens or transition.starts
             if moves or transition.messages or transition.replay or transition.ends_replay:
                 self.rest.append(transition)

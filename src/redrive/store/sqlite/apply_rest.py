@@ -110,7 +110,7 @@ def write_rest(con: sqlite3.Connection, now: int, transitions: Sequence[Transiti
     if begun := [run for each in transitions for run in each.starts]:
         start(con, now, begun)
         replaced = [{"old": run.replay_of, "new": run.public_id} for run in begun if run.replay_of is not None]
-        for name in ("copy_events", "copy_wakeups", "replace_run"):
+        for name in ("copy_events", "copy_wakeups", "replace_run", "copy_owner", "move_children"):
             con.executemany(WRITE_SQL[name], replaced)
     moves = [each.move for each in transitions if each.move]
     con.executemany(WRITE_SQL["move_letter_to_run"], [{"letter": m.letter, "run": m.run} for m in moves if m.run])

@@ -126,7 +126,7 @@ def _run_row(id: int, run: NewRun, now: int, taker: _StartingWorker | None) -> t
         None if takes else now + run.delay, taker.id if takes and taker else None, 1 if takes else 0,
         now if takes else None, _run_deadline(run, now), run.timeout,
         taker.version if takes and taker else run.version, now, run.correlation_id, run.parent, run.root,
-        run.replay_of, run.generation, run.letter, run.handler_for,
+        run.replay_of, run.generation, run.letter, run.handler_for, run.owner,
     )  # fmt: skip
 
 

@@ -186,7 +186,11 @@ class SqliteStore(SqlStore):
     async def _apply(
         self, transitions: Sequence[Transition], worker: int | None, carriers: Sequence[SinkLease]
     ) -> list[TransitionResult]:
-        return await self._connections.write(apply.TransitionBatch(self.now, transitions, worker, carriers).apply)
+        batch = apply.TransitionBatch(self.now, transitions, worker, carriers)
+        results = await self._connections.write(batch.apply)
+        if batch.woken:
+            self.on_woken(batch.woken)
+        return results
 
     async def _apply_once(
         self,
@@ -195,7 +199,10 @@ class SqliteStore(SqlStore):
         receipt: Callable[[Sequence[TransitionResult]], ReceiptWrite],
     ) -> list[TransitionResult]:
         batch = apply.TransitionBatch(self.now, transitions, worker)
-        return await self._connections.write(lambda con: apply.apply_once(con, batch, receipt))
+        results = await self._connections.write(lambda con: apply.apply_once(con, batch, receipt))
+        if batch.woken:
+            self.on_woken(batch.woken)
+        return results
 
     async def _send(self, session: Session, event: NewEvent) -> Sequence[Any]:
         """Store an event under the write lock, which the caller holds; return the columns of `send_event`."""

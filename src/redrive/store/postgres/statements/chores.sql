@@ -31,7 +31,7 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND a.datname = c
 
 -- name: old_runs
 -- Runs whose retention time is over since they ended and their letters were closed; with `failed`, without
--- failed runs that have a letter. The flag: a key names the run.
+-- failed runs that have a letter, and without those that other runs wait for. The flag: a key names the run.
 SELECT old.id, EXISTS (SELECT 1 FROM redrive.idempotency AS k WHERE k.run = old.id OFFSET 0) AS named
 FROM unnest(CAST(:names AS text[])) AS n (workflow)
 CROSS JOIN LATERAL (
@@ -42,12 +42,14 @@ CROSS JOIN LATERAL (
                       WHERE l.run = r.id AND (
                           l.closed_at IS NULL OR l.closed_at > CAST(:before AS bigint)
                           OR (CAST(:failed AS boolean) AND r.status <> 'SUCCESS')) OFFSET 0)
+      AND NOT EXISTS (SELECT 1 FROM redrive.waits AS w WHERE w.kind IN ('letter', 'run')
+                      AND w.subject = COALESCE(r.root, r.public_id) OFFSET 0)
     ORDER BY r.finished_at, r.id LIMIT CAST(:most AS bigint) FOR UPDATE OF r SKIP LOCKED) AS old
 LIMIT CAST(:most AS bigint);
 
 -- name: surplus_runs
 -- Finished runs beyond the number that their workflow keeps, except with an open letter, or, with `failed`, failed ones
--- with any letter. The flag: a key names the run.
+-- with any letter, or that other runs wait for. The flag: a key names the run.
 SELECT surplus.id, EXISTS (SELECT 1 FROM redrive.idempotency AS k WHERE k.run = surplus.id OFFSET 0) AS named
 FROM unnest(CAST(:names AS text[])) AS n (workflow)
 CROSS JOIN LATERAL (
@@ -61,5 +63,7 @@ CROSS JOIN LATERAL (
       AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL
       AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = r.id AND (
                           l.closed_at IS NULL OR (CAST(:failed AS boolean) AND r.status <> 'SUCCESS')) OFFSET 0)
+      AND NOT EXISTS (SELECT 1 FROM redrive.waits AS w WHERE w.kind IN ('letter', 'run')
+                      AND w.subject = COALESCE(r.root, r.public_id) OFFSET 0)
     ORDER BY r.finished_at, r.id LIMIT CAST(:most AS bigint) FOR UPDATE OF r SKIP LOCKED) AS surplus
 LIMIT CAST(:most AS bigint);

@@ -67,7 +67,7 @@ WITH clock AS (
            COALESCE(w.delay, (CAST(:delays AS bigint[]))[1]) AS delay, w.timeout, w.deadline,
            COALESCE(w.version, (CAST(:versions AS text[]))[1]) AS version, w.correlation_id, w.parent, w.input,
            COALESCE(w.options, (CAST(:options AS text[]))[1]) AS options, w.key, w.given, w.hash, w.keeps, w.maker,
-           w.root, w.replay_of, w.generation, w.letter, w.handler_for
+           w.root, w.replay_of, w.generation, w.letter, w.handler_for, w.owner
     FROM clock, unnest(
         redrive.texts(CAST(:public_ids AS text)), CAST(:tenants AS text[]), CAST(:workflows AS text[]), CAST(:queues AS text[]),
         CAST(:ranks AS bigint[]), CAST(:delays AS bigint[]), CAST(:timeouts AS bigint[]),
@@ -75,9 +75,9 @@ WITH clock AS (
         CAST(:parents AS text[]), redrive.texts(CAST(:inputs AS text)), CAST(:options AS text[]), CAST(:keys AS text[]),
         CAST(:givens AS text[]), CAST(:hashes AS text[]), CAST(:keeps AS bigint[]), CAST(:makers AS text[]), CAST(:roots AS text[]),
         CAST(:replays_of AS text[]), CAST(:generations AS integer[]), CAST(:letters AS text[]),
-        CAST(:handlers_for AS text[]))
+        CAST(:handlers_for AS text[]), CAST(:owners AS text[]))
     AS w (public_id, tenant, workflow, queue, rank, delay, timeout, deadline, version, correlation_id, parent, input,
-          options, key, given, hash, keeps, maker, root, replay_of, generation, letter, handler_for)
+          options, key, given, hash, keeps, maker, root, replay_of, generation, letter, handler_for, owner)
 ), bound AS (
     INSERT INTO redrive.idempotency AS k (tenant, key, given, run, run_id, hash, created_at, expires_at, maker)
     SELECT tenant, key, given, id, public_id, hash, now, now + keeps, maker FROM wanted
@@ -97,7 +97,7 @@ WITH clock AS (
 ), accepted AS (
     INSERT INTO redrive.runs (id, public_id, tenant, workflow, queue, rank, status, available_at, worker, fence,
                               started_at, deadline, timeout, version, created_at, correlation_id, parent, root,
-                              replay_of, generation, letter, handler_for)
+                              replay_of, generation, letter, handler_for, owner)
     SELECT wanted.id, public_id, tenant, workflow, queue, rank,
            CASE WHEN taker.id IS NULL THEN 'PENDING' ELSE 'RUNNING' END,
            CASE WHEN taker.id IS NULL THEN now + delay END,
@@ -105,7 +105,7 @@ WITH clock AS (
            CASE WHEN taker.id IS NULL THEN 0 ELSE 1 END,
            CASE WHEN taker.id IS NULL THEN NULL ELSE now END,
            LEAST(deadline, now + timeout), timeout, COALESCE(taker.version, wanted.version), now, correlation_id,
-           parent, root, replay_of, COALESCE(generation, 0), letter, handler_for
+           parent, root, replay_of, COALESCE(generation, 0), letter, handler_for, owner
     FROM wanted LEFT JOIN taker ON delay <= 0 AND workflow <> ALL (taker.paused)
     WHERE CASE WHEN key IS NULL THEN true
                ELSE (tenant, key, public_id) IN (SELECT bound.tenant, bound.key, bound.run_id FROM bound) END

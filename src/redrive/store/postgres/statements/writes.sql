@@ -7,7 +7,7 @@
 
 -- name: apply
 -- Write a batch of transitions, each only if its fence still holds.
-SELECT now, kept FROM redrive.apply(
+SELECT now, kept, waiting FROM redrive.apply(
     :worker, :now, :runs, :fences,
     :c_t, :c_status, :c_wake_in, :c_release, :c_take, :c_final, :c_deaths, :c_diverged, :c_parked_on, :c_seen,
     :r_t, :r_tenant, redrive.texts(:r_output), :r_failure,
@@ -24,22 +24,25 @@ SELECT now, kept FROM redrive.record(
 
 -- name: write_success
 -- Fast path for a successful run that its worker still holds.
-SELECT now, kept FROM redrive.finish(:worker, :now, :run, :fence, :tenant, :status, :take, :result);
+SELECT now, kept, waiting FROM redrive.finish(:worker, :now, :run, :fence, :tenant, :status, :take, :result);
 
 -- name: write_entry_and_success
 -- Fast path for the last entry of a run together with its success. The run ends only if the entry was written.
-SELECT recorded.now, CASE WHEN recorded.kept THEN
-    (SELECT finished.kept
-     FROM redrive.finish(:worker, recorded.now, :run, :fence, :tenant, :status, :take, :result) AS finished)
-    ELSE recorded.kept END AS kept
-FROM redrive.record(
-    :worker, :now, :run, :fence, :tenant, :idx, :key, :kind, :name, :entry_status, :attempt, :done, :began_ago,
-    :input, :output) AS recorded;
+-- OFFSET 0: the planner must not write the call of `finish` in two places.
+SELECT last.now, CASE WHEN last.recorded THEN last.waiting IS NOT NULL ELSE last.recorded END AS kept, last.waiting
+FROM (SELECT recorded.now, recorded.kept AS recorded, CASE WHEN recorded.kept THEN
+          (SELECT CASE WHEN finished.kept THEN COALESCE(finished.waiting, CAST('{}' AS bigint[])) END
+           FROM redrive.finish(:worker, recorded.now, :run, :fence, :tenant, :status, :take, :result) AS finished)
+          END AS waiting
+      FROM redrive.record(
+          :worker, :now, :run, :fence, :tenant, :idx, :key, :kind, :name, :entry_status, :attempt, :done, :began_ago,
+          :input, :output) AS recorded
+      OFFSET 0) AS last;
 
 -- name: apply_with_rest
 -- Write a batch of transitions with more than runs and journals. Functions write the rest of the kept ones. Runs start
 -- before letters change, because a letter may move to a new run.
-SELECT applied.now, applied.kept,
+SELECT applied.now, applied.kept, applied.waiting,
        redrive.decide_on_letters(applied.now, :runs, applied.kept, CAST(:told AS json)),
        redrive.sample_circuits(applied.now, :runs, :fences, applied.kept, CAST(:told AS json)),
        redrive.publish_bundled(

@@ -12,8 +12,9 @@
 -- letter: the dead letter that is told how the run ends, while it is replayed. sole_step: the only entry that may begin.
 -- ends_as: the state of a saga's run after all its steps were compensated.
 -- purged_at: only the state and the result are left, for as long as an idempotency key names the run.
--- wakeups counts the events that were sent to the run: a worker that suspends the run says how many it has seen.
+-- wakeups counts the events that were sent to the run, and the ends of runs that it waited for: a worker that suspends the run says how many it has seen.
 -- replaced_by: the run that a full replay started in its place, which gets its events.
+-- owner: the run whose end cancels this one.
 CREATE TABLE runs (
     id             INTEGER PRIMARY KEY AUTOINCREMENT,
     public_id      TEXT    NOT NULL UNIQUE,
@@ -40,6 +41,7 @@ CREATE TABLE runs (
     wakeups        INTEGER NOT NULL DEFAULT 0,
     handler_for    TEXT,
     replaced_by    TEXT,
+    owner          TEXT,
     parked_on      TEXT,
     letter         TEXT,
     sole_step      TEXT,
@@ -54,6 +56,7 @@ CREATE TABLE runs (
     CHECK (status <> 'RUNNING' OR worker IS NOT NULL),
     CHECK (status <> 'PENDING' OR (worker IS NULL AND available_at IS NOT NULL))
 );
+CREATE INDEX runs_owned ON runs (owner, id) WHERE owner IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_due ON runs (tenant, queue, rank, workflow, available_at, id)
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0;
 -- Suspects over all workflows are counted, those of one workflow are claimed.
@@ -197,12 +200,13 @@ CREATE TABLE run_events (
 CREATE UNIQUE INDEX run_events_once ON run_events (run, key) WHERE key IS NOT NULL;
 CREATE INDEX run_events_unread ON run_events (run, seq, size) WHERE taken IS NULL;
 
--- Open waits of runs. subject: the name of the event that the entry waits for. A row may outlive its wait if the run
+-- Open waits of runs. subject: the name of the event, or the first of the runs that replay each other, that the entry
+-- waits for. kind letter: an open dead letter of that run ends the wait, too. A row may outlive its wait if the run
 -- ended meanwhile.
 CREATE TABLE waits (
     run     INTEGER NOT NULL,
     idx     INTEGER NOT NULL,
-    kind    TEXT    NOT NULL CHECK (kind = 'event'),
+    kind    TEXT    NOT NULL CHECK (kind IN ('event', 'run', 'letter')),
     subject TEXT    NOT NULL,
     tenant  TEXT    NOT NULL,
     since   INTEGER NOT NULL,

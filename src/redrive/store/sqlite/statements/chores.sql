@@ -10,17 +10,19 @@ SELECT id FROM workers WHERE state = 'LIVE' AND lease_until < :now;
 
 -- name: old_runs
 -- Runs whose retention time is over since they ended and their letters were closed; with `failed`, without
--- failed runs that have a letter. The flag: a key names the run.
+-- failed runs that have a letter, and without those that other runs wait for. The flag: a key names the run.
 SELECT r.id, EXISTS (SELECT 1 FROM idempotency AS k WHERE k.run = r.id)
 FROM json_each(:names) AS n CROSS JOIN runs AS r INDEXED BY runs_finished ON r.workflow = n.value
 WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL AND r.finished_at <= :before
   AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND (
       l.closed_at IS NULL OR l.closed_at > :before OR (:failed AND r.status <> 'SUCCESS')))
+  AND NOT EXISTS (SELECT 1 FROM waits AS w WHERE w.kind IN ('letter', 'run')
+                  AND w.subject = COALESCE(r.root, r.public_id))
 LIMIT :most;
 
 -- name: surplus_runs
 -- Finished runs beyond the number that their workflow keeps, except with an open letter, or, with `failed`, failed ones
--- with any letter. The flag: a key names the run.
+-- with any letter, or that other runs wait for. The flag: a key names the run.
 WITH newest (workflow, id) AS MATERIALIZED (
     SELECT n.value, (SELECT r.id FROM runs AS r INDEXED BY runs_finished
                      WHERE r.workflow = n.value AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING'
@@ -35,4 +37,6 @@ WHERE (r.finished_at, r.id) <= (last.finished_at, last.id)
   AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND (
       l.closed_at IS NULL OR (:failed AND r.status <> 'SUCCESS')))
+  AND NOT EXISTS (SELECT 1 FROM waits AS w WHERE w.kind IN ('letter', 'run')
+                  AND w.subject = COALESCE(r.root, r.public_id))
 LIMIT :most;

@@ -27,8 +27,8 @@ SELECT version, (SELECT json_group_array(workflow) FROM pauses) FROM workers WHE
 -- Insert a run, unclaimed or claimed by the worker that starts it.
 INSERT INTO runs (id, public_id, tenant, workflow, queue, rank, status, available_at, worker, fence, started_at,
                   deadline, timeout, version, created_at, correlation_id, parent, root, replay_of, generation, letter,
-                  handler_for)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                  handler_for, owner)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_input
 -- Insert the input of a run.

@@ -127,6 +127,23 @@ WHERE public_id = :new;
 -- Send later events of a run to the run that replays it.
 UPDATE runs SET replaced_by = :new WHERE public_id = :old;
 
+-- name: copy_owner
+-- Give a run that replays another one the owner of that one.
+UPDATE runs SET owner = (SELECT old.owner FROM runs AS old WHERE old.public_id = :old) WHERE public_id = :new;
+
+-- name: move_children
+-- Give the children of a run that are under way to the run that replays it.
+UPDATE runs INDEXED BY runs_owned SET owner = :new WHERE owner = :old AND finished_at IS NULL;
+
+-- name: waiting_for
+-- The runs that wait for the end of one of these runs.
+SELECT w.run FROM json_each(:runs) AS n CROSS JOIN runs AS r ON r.id = n.value
+CROSS JOIN waits AS w ON w.kind IN ('letter', 'run') AND w.subject = COALESCE(r.root, r.public_id);
+
+-- name: any_run_wait
+-- One row if a run waits for the end of another one.
+SELECT 1 FROM waits WHERE kind IN ('letter', 'run') LIMIT 1;
+
 -- name: open_attempt
 -- One row if this attempt is still open.
 SELECT 1 FROM entries WHERE run = ? AND idx = ? AND attempt = ? AND status = 'RUNNING';

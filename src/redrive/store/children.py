@@ -1,0 +1,174 @@
+"""Runs that wait for other runs, and runs that end with their owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from redrive.core.children import is_answer
+from redrive.core.events import LETTER_KIND
+from redrive.core.states import RunStatus
+from redrive.store.session import Database, Session, Statements, read_call, write_call
+
+SQL = Statements("children.sql")
+
+
+class RunEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The state of a run, or of the run that a full replay started in its place.
+
+    `subject`: the name under which others wait for it, which a full replay does not change. `open_letter`: a dead
+    letter of the run waits for a decision, or is being replayed.
+    """
+
+    run_id: str
+    tenant: str
+    workflow: str
+    subject: str
+    status: RunStatus
+    output: str | None
+    failure: str | None
+    open_letter: bool
+
+
+class AwaitedRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The run that another one waits for, with the wake-ups and the fence of the one that waits.
+
+    `end`: None if the run does not exist for the tenant of the one that waits.
+    """
+
+    wakeups: int
+    fence: int
+    end: RunEnd | None
+
+
+class WokenRun(msgspec.Struct, frozen=True, gc=False):
+    """A run that was woken: its id, its wake-ups, and whether it is due because of that."""
+
+    run: int
+    wakeups: int
+    due: bool
+
+
+class RunWait(msgspec.Struct, frozen=True, gc=False):
+    """A run that waits for the end of another one."""
+
+    subject: str
+    run: int
+    kind: str
+
+
+class OwnedRun(msgspec.Struct, frozen=True, gc=False):
+    """A run under way that ends with its owner. `status`: that of the owner, None if that was purged."""
+
+    owner: str
+    run: int
+    run_id: str
+    status: RunStatus | None
+
+
+class ChildStore(Protocol):
+    """Calls about runs that wait for each other. Only the engine makes them."""
+
+    on_woken: Callable[[Sequence[WokenRun]], None]
+    """Gets the runs that the end of another run woke, in the process that recorded the end."""
+
+    async def awaited_run(self, run: int, run_id: str) -> AwaitedRun | None:
+        """Return the run with an id, for a run that waits for it; None if that one does not exist.
+
+        If the run is ending at this moment, this returns after its end is committed.
+        """
+
+    async def run_waits(self, after: RunWait | None, most: int) -> list[RunWait]:
+        """Return waits for runs, in order, after the given one."""
+
+    async def wake_answered(self, waits: Sequence[RunWait]) -> int:
+        """Wake those of the runs that sleep although the run that they wait for has ended; return their number."""
+
+    async def owned_runs(self, after: OwnedRun | None, most: int) -> list[OwnedRun]:
+        """Return runs under way that have an owner, in order, after the given one."""
+
+
+class ChildCalls:
+    """Implements `ChildStore`."""
+
+    database: Database
+
+    on_woken: Callable[[Sequence[WokenRun]], None] = staticmethod(lambda woken: None)  # the runtime replaces it
+
+    @write_call()
+    async def awaited_run(self, session: Session, run: int, run_id: str) -> AwaitedRun | None:
+        # The wake-ups are read first: the end of the run may wake this one from now on.
+        waiting = await session.row(SQL["waiting_run"], run=run)
+        if waiting is None:
+            return None
+        wakeups, fence, tenant = waiting
+        return AwaitedRun(wakeups=wakeups, fence=fence, end=await _read_end(session, run_id, tenant))
+
+    @read_call()
+    async def run_waits(self, session: Session, after: RunWait | None, most: int) -> list[RunWait]:
+        subject, run = ("", 0) if after is None else (after.subject, after.run)
+        rows = await session.rows(SQL["run_waits"], subject=subject, run=run, most=most)
+        return [RunWait(*row) for row in rows]
+
+    async def wake_answered(self, waits: Sequence[RunWait]) -> int:
+        ended = {row[0]: row for row in await self._ended_subjects(sorted({each.subject for each in waits}))}
+        answered: list[int] = []
+        for each in waits:
+            if each.subject not in ended:
+                continue
+            _, status, replaced, open_letter = ended[each.subject]
+            # A run that was replaced is rare, and waking a run too often does no harm.
+            if replaced or is_answer(RunStatus(status), bool(open_letter), each.kind == LETTER_KIND):
+                answered.append(each.run)
+        return len(await self.wake_runs(answered, asleep=True)) if answered else 0
+
+    @read_call()
+    async def _ended_subjects(self, session: Session, subjects: Sequence[str]) -> list[Sequence[Any]]:
+        return await session.rows(SQL["ended_subjects"], subjects=list(subjects))
+
+    async def wake_runs(self, runs: Sequence[int], *, asleep: bool = False) -> list[WokenRun]:
+        """Wake runs, one commit for each: nothing holds the rows of two runs at once. Tell `on_woken`."""
+        woken: list[WokenRun] = []
+        for run in dict.fromkeys(runs):
+            woken += await self._wake_run(run, asleep)
+        if woken:
+            self.on_woken(woken)
+        return woken
+
+    @write_call()
+    async def _wake_run(self, session: Session, run: int, asleep: bool) -> list[WokenRun]:
+        rows = await session.rows(SQL["wake_waiting"], run=run, asleep=asleep)
+        return [WokenRun(run, wakeups, bool(due)) for run, wakeups, due in rows]
+
+    @read_call()
+    async def owned_runs(self, session: Session, after: OwnedRun | None, most: int) -> list[OwnedRun]:
+        owner, run = ("", 0) if after is None else (after.owner, after.run)
+        rows = await session.rows(SQL["owned_runs"], owner=owner, run=run, most=most)
+        return [
+            OwnedRun(owner, run, run_id, None if status is None else RunStatus(status))
+            for owner, run, run_id, status in rows
+        ]
+
+
+async def _read_end(session: Session, run_id: str, tenant: str) -> RunEnd | None:
+    """Return the state of a run after every end of it that is being committed now."""
+    while True:
+        # Locked first and read by the next statement, so that a commit under way is waited for and seen whole.
+        if await session.row(SQL["lock_run"], run_id=run_id, tenant=tenant) is None:
+            return None
+        row = await session.row(SQL["run_end"], run_id=run_id, tenant=tenant)
+        replaced_by = row[-1]
+        if replaced_by is None:
+            return RunEnd(
+                run_id=run_id,
+                tenant=tenant,
+                workflow=row[0],
+                subject=row[1],
+                status=RunStatus(row[2]),
+                output=row[3],
+                failure=row[4],
+                open_letter=bool(row[5]),
+            )
+        run_id = replaced_by

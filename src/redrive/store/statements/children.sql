@@ -1,0 +1,53 @@
+-- Runs that wait for the ends of other runs, and runs that end with their owner.
+
+-- name: waiting_run
+-- The wake-ups, the fence and the tenant of a run that waits.
+SELECT wakeups, fence, tenant FROM redrive.runs WHERE id = CAST(:run AS bigint);
+
+-- name: run_end
+-- The state of a run: the name under which others wait for it, its result, and the run in its place.
+SELECT r.workflow, COALESCE(r.root, r.public_id), r.status, o.output, o.failure,
+       EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = r.id AND l.closed_at IS NULL) AS open_letter,
+       r.replaced_by
+FROM redrive.runs AS r LEFT JOIN redrive.results AS o ON o.run = r.id
+WHERE r.public_id = :run_id AND r.tenant = :tenant;
+
+-- name: run_waits
+-- Waits for runs, in order, from a position on.
+SELECT w.subject, w.run, w.kind FROM (
+    SELECT a.subject, a.run, a.kind FROM (
+        SELECT n.subject, n.run, n.kind FROM redrive.waits AS n /* INDEXED BY waits_for */
+        WHERE n.kind = 'letter' AND (n.subject, n.run) > (CAST(:subject AS text), CAST(:run AS bigint))
+        ORDER BY n.subject, n.run LIMIT CAST(:most AS bigint)) AS a
+    UNION ALL
+    SELECT b.subject, b.run, b.kind FROM (
+        SELECT n.subject, n.run, n.kind FROM redrive.waits AS n /* INDEXED BY waits_for */
+        WHERE n.kind = 'run' AND (n.subject, n.run) > (CAST(:subject AS text), CAST(:run AS bigint))
+        ORDER BY n.subject, n.run LIMIT CAST(:most AS bigint)) AS b) AS w
+ORDER BY w.subject, w.run LIMIT CAST(:most AS bigint);
+
+-- name: ended_subjects
+-- Those of the runs that have ended, or that a full replay replaced.
+SELECT c.public_id, c.status, c.replaced_by,
+       EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = c.id AND l.closed_at IS NULL) AS open_letter
+FROM redrive.runs AS c
+WHERE c.public_id = ANY (CAST(:subjects AS text[])) AND (c.finished_at IS NOT NULL OR c.replaced_by IS NOT NULL);
+
+-- name: wake_waiting
+-- Count the wake-up of a run, which is due because of it if it sleeps in the store; with `asleep`, only if it is not due yet.
+UPDATE redrive.runs SET
+    wakeups = wakeups + 1,
+    available_at = CASE WHEN worker IS NULL AND status = 'SLEEPING' THEN :now ELSE available_at END
+WHERE id = CAST(:run AS bigint) AND finished_at IS NULL
+  AND (NOT CAST(:asleep AS boolean)
+       OR (worker IS NULL AND status = 'SLEEPING' AND (available_at IS NULL OR available_at > :now)))
+RETURNING id, wakeups, worker IS NULL AND status = 'SLEEPING' AS due;
+
+-- name: owned_runs
+-- Runs under way that have an owner, in order, from a position on; with the state of the owner.
+SELECT c.owner, c.id, c.public_id, (SELECT p.status FROM redrive.runs AS p WHERE p.public_id = c.owner) AS status
+FROM (SELECT r.owner, r.id, r.public_id FROM redrive.runs AS r /* INDEXED BY runs_owned */
+      WHERE r.owner IS NOT NULL AND r.finished_at IS NULL
+        AND (r.owner, r.id) > (CAST(:owner AS text), CAST(:run AS bigint))
+      ORDER BY r.owner, r.id LIMIT CAST(:most AS bigint)) AS c
+ORDER BY c.owner, c.id;
