@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from pages_kit import Looked, of_role
 from server_kit import World
 
@@ -30,3 +31,10 @@ def test_the_overview_shows_open_failures_and_the_missing_worker(site: World) ->
         assert re.search(rf"{2 * open_letters} nieudan\w+ spraw\w* wymaga", Looked(owner.get("/?tenant=*").text).text)
         assert site.client("acme", "OWNER").post("/tenants", json={"name": "newcomer"}).status_code == 201
         assert "redrive demo" in Looked(owner.get("/?tenant=newcomer").text).text
+
+
+def test_a_chart_of_very_many_runs_shows_the_time_that_it_covers(site: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.desk.overview._MAX_CHARTED_RUNS", 2)  # the server is a thread of this process
+    with of_role(site, "VIEWER") as client:
+        said = Looked(client.get("/").text).text
+        assert re.search(r"more than 2 started · .* Only the newest 2 runs are counted, since \d", said)
