@@ -446,6 +446,8 @@ def test_a_step_shows_the_retry_policy_of_its_last_decision_or_of_its_run_and_co
     for attempts, options, expected in (([ATTEMPT], OVERRIDE, 4), ([], OVERRIDE, 7), ([], RunOptions().to_json(), 4)):
         (step,) = SHAPER.steps([coded], attempts, options)
         assert step.max_retries == expected
+    (plain,) = SHAPER.steps([replace(ENTRY, options=None)], [ATTEMPT], OVERRIDE)
+    assert plain.retry_policy_override == RetryPolicy(max_retries=7).to_json(), "steps without options store none"
     (step,) = SHAPER.steps([coded], [ATTEMPT], OVERRIDE)
     assert (step.error_code, step.retry_policy_override) == ("429", RetryPolicy(max_retries=7).to_json())
     (note,) = SHAPER.steps([replace(ENTRY, kind=EntryKind.NOTE)], [], OVERRIDE)

@@ -193,7 +193,7 @@ class Presenter:
             records.append(present_row(models.AttemptRecord, entry, **given))
         ending = None if entry.failure is None else FailureReason.from_json(entry.failure)
         reason = None if ending is None else self.reason(ending.reason)
-        override = None if run is None else run.override
+        override = run.override if run is not None and entry.kind in EXECUTED_KINDS else None
         return present_row(
             models.StepRecord,
             entry,
@@ -208,7 +208,7 @@ class Presenter:
             by_hand=by_hand,
             error_code=next((each.error_code for each in reversed(records) if each.error_type is not None), None),
             max_retries=_find_max_retries(records, options, run),
-            retry_policy_override=None if override is None or options is None else override.to_json(),
+            retry_policy_override=None if override is None else override.to_json(),
             duration_ms=_measure_milliseconds(entry.first_at, entry.ended_at),
         )
 
