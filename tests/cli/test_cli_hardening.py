@@ -11,7 +11,7 @@ import pytest
 
 from redrive import Redrive
 from redrive.cli.doctor_checks import Finding
-from redrive.cli.hardening import CHECKLIST, _check_database_tls, _check_file_mode, check_address, check_hardening
+from redrive.cli.doctor_security import CHECKLIST, _check_database_tls, _check_file_mode, check_address, check_hardening
 from redrive.core.roles import Role
 from redrive.server.auth.admin import AccountAdmin, make_operator
 from redrive.store.accounts import NewToken, NewUser, TokenKind
@@ -54,7 +54,7 @@ async def test_a_secret_key_alone_encrypts_unless_the_package_is_missing(
 ) -> None:
     (derived,) = (await examined(tmp_path, **{**GOOD, "encryption_keys": None}))["keys"]
     assert (derived.level, "derived from REDRIVE_SECRET_KEY" in derived.text) == ("ok", True)
-    for module in ("redrive.store.encryption.keyring", "redrive.cli.hardening"):
+    for module in ("redrive.store.encryption.keyring", "redrive.cli.doctor_security"):
         monkeypatch.setattr(f"{module}.can_encrypt", lambda: False)
     (clear,) = (await examined(tmp_path, **{**GOOD, "encryption_keys": None}))["keys"]
     assert (clear.level, "not installed" in clear.text) == ("note", True)

@@ -13,7 +13,7 @@ import redrive
 import redrive.errors
 import redrive.testing
 from redrive.cli import main
-from redrive.cli.hardening import CHECKLIST
+from redrive.cli.doctor_security import CHECKLIST
 from redrive.core.classify import RETRYABLE_CATEGORIES
 from redrive.core.failure_reason import LetterCode
 from redrive.core.notifications import ENGINE_TOPICS

@@ -15,7 +15,7 @@ from redrive.errors import NotFound
 from redrive.server.body import JsonLimits, find_json_excess, parse_form
 from redrive.server.limits import Limits, LoginLimiter, RateLimiter, RequestGuard, Sender
 from redrive.server.live_updates import StreamHub
-from redrive.server.problems import ProblemError
+from redrive.server.problem_responses import ProblemError
 from redrive.testing import VirtualClock
 
 SMALL = Limits(body=100, depth=4, seconds=0.05)

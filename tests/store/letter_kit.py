@@ -17,8 +17,9 @@ from redrive.core.transitions import (
     Transition,
 )
 from redrive.records import replace
+from redrive.store.audit import AuditRow
 from redrive.store.filters import AuditFilter
-from redrive.store.letters import AuditRow, DecisionCase
+from redrive.store.letters import DecisionCase
 from redrive.store.runs import RunRow
 from redrive.store.workers import ClaimedRun
 

@@ -25,6 +25,7 @@ from redrive.core.transitions import EventUse, NoteWrite
 from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.records import field_names, replace
 from redrive.store import (
+    audit,
     bulk,
     children,
     chores,
@@ -176,8 +177,8 @@ OPENED_APART = {"ClaimResult", "ClaimedRun", "StartResult"}
 
 def records() -> list[type[Any]]:
     nouns = (
-        *(bulk, children, chores, circuits, groups, letters, outbox, outbox_claims, runs, settings, stats, workers),
-        written,
+        *(audit, bulk, children, chores, circuits, groups, letters, outbox, outbox_claims, runs, settings, stats),
+        *(workers, written),
     )
     found = {name: value for module in nouns for name, value in vars(module).items() if name[0] != "_"}
     kept = [

@@ -39,7 +39,7 @@ def doctor(target: Target, output: Output) -> None:
             app = target.app()
             findings = asyncio.run(check_store(app.settings.url))
             if not any(each.level == "wrong" and each.check in ("store", "schema") for each in findings):
-                from redrive.cli.hardening import check_hardening
+                from redrive.cli.doctor_security import check_hardening
 
                 # These checks open the store themselves: an app with an invalid setting cannot be opened.
                 findings += asyncio.run(check_hardening(app))

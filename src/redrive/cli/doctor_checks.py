@@ -291,7 +291,7 @@ async def check_server(server: Remote) -> list[Finding]:
 
 
 async def _check_reachable_server(server: Remote) -> AsyncIterator[Finding]:
-    from redrive.cli.hardening import check_address
+    from redrive.cli.doctor_security import check_address
 
     me = await server.me()
     yield ok("server", f"{server.address} answers")

@@ -26,9 +26,10 @@ from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import as_dict, is_record
 from redrive.settle.settler import parse_run_options
+from redrive.store.audit import AuditRow
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.events import EventRow, RunNote
-from redrive.store.letters import AuditRow, LetterRow, ReplayRow
+from redrive.store.letters import LetterRow, ReplayRow
 from redrive.store.list_query import Page
 from redrive.store.runs import AttemptRow, RunRow
 

@@ -16,7 +16,7 @@ from redrive.app import Redrive
 from redrive.core.roles import Permission
 from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode
-from redrive.server import problems
+from redrive.server import problem_responses
 from redrive.server.limits import Limits, RequestGuard
 from redrive.server.pages.accounts import members_routes, session_routes
 from redrive.server.pages.activity import activity_routes
@@ -34,7 +34,7 @@ from redrive.server.pages.replay import replay_routes
 from redrive.server.pages.runs import run_routes as run_pages
 from redrive.server.pages.search import search_routes
 from redrive.server.pages.workflows import workflow_routes
-from redrive.server.problems import PROBLEM_MEDIA_TYPE, Problem
+from redrive.server.problem_responses import PROBLEM_MEDIA_TYPE, Problem
 from redrive.server.request_context import Service, check_permissions, get_context, get_service, identify_sender
 from redrive.server.routes.accounts import account_routes
 from redrive.server.routes.desk import (
@@ -228,7 +228,7 @@ def build_api(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) 
     install_error_pages(pages)
     api.add_api_route("/", _redirect_to_pages, include_in_schema=False)
     api.mount(PAGES_PREFIX, pages)
-    problems.install_error_handlers(api)
+    problem_responses.install_error_handlers(api)
     api.openapi = lambda: make_openapi_document(api)  # type: ignore[method-assign]
     guard: Any = RequestGuard
     rules = {"max_payload": app.settings.max_payload, "strict_transport": app.settings.base_url.startswith("https:")}

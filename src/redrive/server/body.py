@@ -20,7 +20,7 @@ import msgspec
 from fastapi import Request
 
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.problems import ProblemError
+from redrive.server.problem_responses import ProblemError
 
 INLINE_BYTES = 16 * 1024
 """Bytes up to which a body is handled in the event loop: that takes less work than passing it to a thread."""

@@ -24,7 +24,7 @@ from redrive.clock import MICROS, Clock
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import format_id
 from redrive.server.body import JsonRequest
-from redrive.server.problems import ProblemError, make_problem_response
+from redrive.server.problem_responses import ProblemError, make_problem_response
 from redrive.server.request_context import RequestContext, check_permissions, get_context
 from redrive.store.accounts import RequestClaim, ResponseRow
 

@@ -18,7 +18,7 @@ from redrive.clock import Clock
 from redrive.reasons import Reason, ReasonCode
 from redrive.remote.wire import WORKER_PATH
 from redrive.server.body import BytesInFlight, JsonLimits, check_encoding, find_json_excess, run_off_loop
-from redrive.server.problems import ProblemError, make_http_problem
+from redrive.server.problem_responses import ProblemError, make_http_problem
 from redrive.settings import API_PREFIX, PAGES_PREFIX
 
 AsgiMessage = MutableMapping[str, Any]

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from redrive.errors import RedriveError
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.problems import ProblemError
+from redrive.server.problem_responses import ProblemError
 from redrive.store.filters import AuditFilter, GroupFilter, LetterFilter, RunFilter
 from redrive.store.port import DeskStore
 

@@ -33,7 +33,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.remote import wire
 from redrive.server.long_polls import LongPolls
-from redrive.server.problems import ProblemError
+from redrive.server.problem_responses import ProblemError
 from redrive.server.remote_input import check_count, check_fields, check_registration, check_small, refuse_request
 from redrive.server.worker_checks import check_start, complete_outcome, decode_body, decode_outcome, refuse_protocol
 from redrive.settle.circuits import after_samples, update_circuit
@@ -464,7 +464,7 @@ class RemoteWorkers:
 
     async def has_live_worker(self, session: WorkerSession, version: str) -> bool:
         """Return True if a live worker has this version of the code, and may have runs of the caller's tenant."""
-        return await self._store.has_live_version(version, tenant=session.row.tenant)
+        return await self._store.has_live_worker(version, tenant=session.row.tenant)
 
     @staticmethod
     def _require_tenant(session: WorkerSession, *tenants: str) -> None:

@@ -40,7 +40,7 @@ from redrive.server.limits import (
     is_worker_path,
 )
 from redrive.server.live_updates import StreamHub
-from redrive.server.problems import ProblemError
+from redrive.server.problem_responses import ProblemError
 from redrive.server.remote_workers import RemoteWorkers
 from redrive.settings import caller_network, find_client_address, is_forwarded_https, parse_trusted_proxies
 from redrive.store.accounts import AccountStore

@@ -21,7 +21,7 @@ from redrive.errors import InputError, NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import replace
 from redrive.remote import wire
-from redrive.server.problems import ProblemError
+from redrive.server.problem_responses import ProblemError
 from redrive.server.remote_input import check_fields, check_new_run, refuse_request
 from redrive.settle.settler import parse_run_options
 from redrive.store.workers import RemoteWorkerRow

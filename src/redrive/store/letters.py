@@ -1,4 +1,4 @@
-"""Dead letters: their records and calls, the audit log, and what a decision about a letter needs."""
+"""Dead letters: their records and calls, and what a decision about a letter needs."""
 
 from __future__ import annotations
 
@@ -110,21 +110,6 @@ class ReplayRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     outcome: str | None
 
 
-class AuditRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A line of the audit log."""
-
-    id: int
-    tenant: str
-    at: int
-    event: str
-    by: str
-    subject: str
-    letter: str | None
-    before: str | None
-    after: str | None
-    reason: str | None
-
-
 class LetterState(msgspec.Struct, frozen=True, gc=False):
     """The columns of a letter that a decision depends on."""
 
@@ -211,12 +196,6 @@ class LetterDesk(Protocol):
 
     async def triage(self, triage: Triage) -> bool:
         """Write a note on a letter; return False if the letter does not exist."""
-
-    async def note(self, lines: Sequence[AuditWrite]) -> None:
-        """Add lines to the audit log."""
-
-    async def audit(self, where: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditRow]:
-        """Return a page of the audit log, newest first."""
 
 
 class LetterCalls:
@@ -320,17 +299,6 @@ class LetterCalls:
                 carrier = Transition(run=0, tenant=triage.audit.tenant, fence=0, messages=triage.messages)
                 await session.publish([carrier], now)
         return changed
-
-    @write_call()
-    async def note(self, session: Session, lines: Sequence[AuditWrite]) -> None:
-        await session.note(lines)
-
-    @read_call()
-    async def audit(self, session: Session, where: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditRow]:
-        request = PageRequest.of(limit, cursor)
-        query = ListQuery(session, "audit", filter_values(where), lambda row: build_record(AuditRow, row))
-        found = await query.fetch(request.window, None)
-        return request.page(found.rows, found.reached)
 
 
 def letter_row(row: Sequence[Any]) -> LetterRow:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from redrive.core.outbox import SinkLease
 from redrive.core.transitions import NewRun, Transition, TransitionResult
 from redrive.store.accounts import AccountStore
+from redrive.store.audit import AuditDesk
 from redrive.store.bulk import BulkDesk, BulkStore
 from redrive.store.children import ChildStore
 from redrive.store.chores import ChoreStore
@@ -71,6 +72,7 @@ class DeskStore(
     RunDesk,
     EventDesk,
     LetterDesk,
+    AuditDesk,
     GroupDesk,
     BulkDesk,
     CircuitDesk,
@@ -144,7 +146,7 @@ class Store(
     StatsStore,
     Protocol,
 ):
-    """The whole port."""
+    """All calls of a store."""
 
     def tenant_view(self, tenant: str, workflows: Collection[str] | None = None) -> DeskStore:
         """Return a view in which no other tenant exists, limited to runs of these workflows if given.

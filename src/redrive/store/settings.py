@@ -206,7 +206,7 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ScheduleProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The progress of a schedule: its times up to `at` are over. `run` is the run started for it, if any."""
+    """The progress of a schedule: all its times up to `at` are handled. `run` is the run started for it, if any."""
 
     schedule: NewSchedule
     at: int

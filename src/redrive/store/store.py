@@ -13,6 +13,7 @@ from redrive.core.transitions import NewRun, Transition, TransitionResult
 from redrive.errors import DataRefused, StoreError, StoreUnavailable
 from redrive.records import replace
 from redrive.store.accounts import AccountStore
+from redrive.store.audit import AuditCalls
 from redrive.store.bulk import BulkCalls
 from redrive.store.children import ChildCalls
 from redrive.store.chores import ChoreCalls
@@ -39,6 +40,7 @@ class SqlStore(
     EventCalls,
     ChildCalls,
     LetterCalls,
+    AuditCalls,
     GroupCalls,
     BulkCalls,
     CircuitCalls,

@@ -24,12 +24,13 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.store import settings
 from redrive.store.accounts import AccountStore
+from redrive.store.audit import AuditRow
 from redrive.store.bulk import BulkChange, BulkItemRow, BulkItemStatus, BulkRow, NewBulk
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitStats, CircuitUpdate, CircuitUpdateResult
 from redrive.store.events import EventRow, NewEvent, RunNote, SendResult
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.groups import GroupChange, GroupOrder, GroupPage, GroupRow, GroupTotals, GroupVersion
-from redrive.store.letters import AuditRow, DecisionCase, Facets, LetterRow, Triage, count_facets
+from redrive.store.letters import DecisionCase, Facets, LetterRow, Triage, count_facets
 from redrive.store.list_query import ListTotal, Page
 from redrive.store.notifications import NotificationFilter, NotificationRow, NotificationStore, RuleRow
 from redrive.store.outbox import BlockedKey, DeliveryDecision, MessageRow

@@ -387,7 +387,7 @@ class WorkerStore(CatalogueDesk, Protocol):
     async def count_held(self, token: str) -> int:
         """Return the number of runs that the live workers of a token hold."""
 
-    async def has_live_version(self, version: str, *, tenant: str = "") -> bool:
+    async def has_live_worker(self, version: str, *, tenant: str = "") -> bool:
         """Return True if a live worker has this version of the code.
 
         With a tenant, workers that belong to other tenants do not count.
@@ -455,7 +455,7 @@ class WorkerCalls:
         return int(await session.value(SQL["count_held"], token=token))
 
     @read_call()
-    async def has_live_version(self, session: Session, version: str, *, tenant: str = "") -> bool:
+    async def has_live_worker(self, session: Session, version: str, *, tenant: str = "") -> bool:
         return bool(await session.rows(SQL["live_version"], version=version, tenant=tenant))
 
     @write_call()

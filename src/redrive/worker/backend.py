@@ -144,7 +144,7 @@ class LocalBackend:
         return await read_rollback_cause(self._store, run.id, run.public_id)
 
     async def has_live_worker(self, version: str) -> bool:
-        return await self._store.has_live_version(version)
+        return await self._store.has_live_worker(version)
 
     async def count_successes(self, number: int, counts: Sequence[SuccessCount]) -> None:
         await self._store.count_successes(self._settler.worker or 0, number, counts)

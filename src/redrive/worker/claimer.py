@@ -250,12 +250,12 @@ class Claimer:
 
     @asynccontextmanager
     async def reserve(self, runs: Sequence[NewRun]) -> AsyncIterator[Reservation]:
-        """Reserve slots for runs that the caller starts inside, if this worker has time for them.
+        """Reserve slots for runs that the caller starts inside, if this worker has free ones.
 
             async with claimer.reserve(runs) as reservation:
                 reservation.started = await store.start(runs, worker=reservation.worker_id)
 
-        The worker begins with those runs that the store gave to it.
+        The worker begins with those runs that the store claimed for it.
         """
         worker, count = self._worker, len(runs)
         if not (worker.automatic and self.can_accept(runs)):

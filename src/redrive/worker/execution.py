@@ -273,12 +273,12 @@ class Execution:
         return max(0.0, ((wake_at or 0) - self.worker.backend.now()) / MICROS)
 
     async def ready(self) -> None:
-        """Return when new work may begin: the lease is good, the run is neither detached nor drained."""
+        """Return when new work may begin: the lease is good, and the run is not to go to another worker."""
         while True:
             if self.dead or self.ending:
                 raise RunDetached
             if self.draining:
-                with self.waits.keep_awake():  # it would continue now, and does so on the next worker
+                with self.waits.keep_awake():  # the run stays due, so the next worker continues it
                     self.worker.check_drained()
                     await self.wait_forever()
             requests = self.requests

@@ -59,7 +59,7 @@ FailedStep = tuple[FailureReason, EntryRef, int]
 class Requests:
     """The engine calls of one run's function.
 
-    `reserved`: steps were called that are confirmed or cancelled in the end. `pivoted`: a step succeeded
+    `reserved`: steps were called that must be confirmed or cancelled when the run ends. `pivoted`: a step succeeded
     after which nothing is undone. `held_back`: messages that wait for the code to agree with the journal.
     `unsaved`: the latest result, value or message that was sent and may not be durable yet. `single_step`: the limits
     of a replay of one step alone; None for other runs.

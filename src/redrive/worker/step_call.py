@@ -358,7 +358,7 @@ class StepCall(msgspec.Struct, eq=False):
         return value, await execution.settle(outcome)
 
     async def _commit(self, transaction: Transaction, outcome: AttemptSucceeded) -> Settled | AttemptFailed:
-        """Commit the attempt; return its outcome instead if the database refuses."""
+        """Commit the attempt. If the database refuses, return the outcome that says so."""
         execution = self._execution
         if execution.dead:
             raise RunDetached

@@ -11,9 +11,9 @@ from store_kit import DAY, HOUR, SECOND, Kit, becomes, ends_in_letter, noted, wr
 
 from redrive.core.states import RunStatus
 from redrive.errors import InputError
+from redrive.store.audit import AuditRow
 from redrive.store.chores import PurgeRequest
 from redrive.store.filters import AuditFilter
-from redrive.store.letters import AuditRow
 from redrive.store.settings import PolicyRow
 
 POLICY = PolicyRow(tenant="", workflow="", step="", policy="{}", updated_at=0, updated_by="ann")

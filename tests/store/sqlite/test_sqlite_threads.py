@@ -251,7 +251,7 @@ async def test_a_transaction_that_gets_no_connection_blocks_no_other(
         raise StoreUnavailable("no more connections")
 
     with monkeypatch.context() as patch:
-        patch.setattr("redrive.store.sqlite.threads.ConnectionThread.open", broken)
+        patch.setattr("redrive.store.sqlite.connection_threads.ConnectionThread.open", broken)
         with pytest.raises(StoreUnavailable, match="no more"):
             await on_file.store.transaction(5.0).execute("CREATE TABLE mine (a)")
     tx = on_file.store.transaction(5.0)

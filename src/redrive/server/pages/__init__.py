@@ -2,8 +2,9 @@
 
     render          templates, navigation, static files      forms          forms, each carried out once
     error_pages     the pages for errors                     lists          filters, files, saved views
-    labels          labels of states and codes, durations    charts         sparklines, columns, the waterfall
-    translations    texts in English and Polish              replay_form    the form of a replay
+    labels          labels of states and codes               charts         sparklines, columns, the waterfall
+    formats         JSON, times and durations                replay_form    the form of a replay
+    translations    texts in English and Polish
 
 The other modules are pages. A page reads the request, asks `context.desk`, and renders a template.
 """

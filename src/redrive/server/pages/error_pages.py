@@ -14,11 +14,11 @@ from fastapi.responses import RedirectResponse, Response
 
 from redrive.errors import NotAllowed, NotSignedIn, RedriveError
 from redrive.reasons import Reason, ReasonCode
-from redrive.remote.problems import ERROR_KINDS
+from redrive.remote.problem_types import ERROR_KINDS
 from redrive.server.pages.forms import PAGE_FIELD, Form, RefusedForm, show_form_again
 from redrive.server.pages.render import SESSION_EXPIRED, render_login, render_page
 from redrive.server.pages.translations import N
-from redrive.server.problems import ProblemError
+from redrive.server.problem_responses import ProblemError
 from redrive.server.request_context import RequestContext, get_service, load_principal, refuse_cross_site
 
 log = logging.getLogger("redrive.server")

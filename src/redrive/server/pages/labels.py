@@ -1,4 +1,4 @@
-"""Labels of states, codes and modes, and formatted durations.
+"""Labels of states, codes and modes.
 
 A state has a text, a tone (its colour) and an icon, so that it is not shown by colour alone.
 """
@@ -12,7 +12,7 @@ import msgspec
 
 from redrive.core.states import EntryKind
 from redrive.desk.models import AttemptRecord
-from redrive.server.pages.translations import N, Translator
+from redrive.server.pages.translations import N
 
 
 class StateLabel(msgspec.Struct, frozen=True, gc=False):
@@ -169,39 +169,10 @@ KINDS = {
 }
 """The labels of journal entries that are not steps."""
 
-_TIME_UNITS = ((86_400, N("{n} d")), (3_600, N("{n} h")), (60, N("{n} min")), (1, N("{n} s")))
-
 
 def find_state_label(name: str) -> StateLabel:
     """Return the label of a state; a state without one keeps its name."""
     return STATES.get(str(name), StateLabel(str(name), "off", "dot"))
-
-
-def format_span(t: Translator, seconds: float | None) -> str:
-    """Return a duration in its two largest units."""
-    if seconds is None:
-        return "–"
-    if seconds < 1:
-        return t("{n} ms", n=max(0, round(seconds * 1000)))
-    if seconds < 10:
-        return t("{n} s", n=round(float(seconds), 1))
-    left, parts = round(seconds), []
-    for size, text in _TIME_UNITS:
-        count, left = divmod(left, size)
-        if count:
-            parts.append(t(text, n=count))
-        elif parts:
-            break
-    return " ".join(parts[:2])
-
-
-def format_relative_time(t: Translator, seconds: float) -> str:
-    """Return roughly how many seconds ago something was; negative seconds are in the future."""
-    size = abs(seconds)
-    if size < 5:
-        return t("now")
-    amount = next(t(text, n=int(size // unit)) for unit, text in _TIME_UNITS if size >= unit)
-    return t("{span} ago", span=amount) if seconds > 0 else t("in {span}", span=amount)
 
 
 class AttemptMessage(msgspec.Struct, frozen=True):

@@ -29,9 +29,9 @@ from redrive.desk.preview import DryRun
 from redrive.duration import to_datetime
 from redrive.errors import NotFound, StoreError
 from redrive.reasons import Reason, ReasonCode, render
-from redrive.server.pages import charts, labels, translations
+from redrive.server.pages import charts, formats, labels
 from redrive.server.pages.forms import PAGE_FIELD, Form, RefusedForm
-from redrive.server.pages.translations import CATALOGUES, LANGUAGES, N, Translator, choose_language
+from redrive.server.pages.translations import CATALOGUES, LANGUAGES, N, Translator, choose_language, format_number
 from redrive.server.request_context import RequestContext, get_service, uses_https
 from redrive.settings import API_PREFIX, PAGES_PREFIX
 from redrive.store.stats import Attention
@@ -167,11 +167,11 @@ _environment.globals |= {
     "moment": to_datetime,
 }
 _environment.filters |= {
-    "beginning": translations.excerpt_json,
-    "fields": translations.list_labelled_texts,
-    "utc": translations.format_utc,
-    "iso": translations.format_iso,
-    "whole": pass_context(lambda page, number: translations.format_number(number, page["page"].lang)),
+    "beginning": formats.excerpt_json,
+    "fields": formats.list_labelled_texts,
+    "utc": formats.format_utc,
+    "iso": formats.format_iso,
+    "whole": pass_context(lambda page, number: format_number(number, page["page"].lang)),
 }
 
 
@@ -353,10 +353,10 @@ class PageView:
 
     def format_ago(self, when: datetime) -> str:
         """Return how long ago a time was, or how far ahead it is."""
-        return labels.format_relative_time(self.t, (self.now - when).total_seconds())
+        return formats.format_relative_time(self.t, (self.now - when).total_seconds())
 
     def format_span(self, seconds: float | None) -> str:
-        return labels.format_span(self.t, seconds)
+        return formats.format_span(self.t, seconds)
 
     def render_reason(self, reason: Reason | str | None) -> Markup:
         """Return a reason in the user's language; free text stays as it is, marked as English."""

@@ -1,4 +1,4 @@
-"""Texts of the dashboard in English and Polish, and values formatted for it.
+"""Texts of the dashboard in English and Polish.
 
 An English text is its own key; the Polish one stands in `words/pl`. `t("{n} run|{n} runs", n=3)` chooses a form
 by number: two in English, three in Polish.
@@ -8,65 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from markupsafe import Markup, escape
 
 from redrive.reasons import ENGLISH
 from redrive.reasons.reason import POLISH
-from redrive.server.pages.replay_form import list_form_fields
 
 LANGUAGES = {"en": "English", "pl": "Polski"}
 CATALOGUES = {"en": ENGLISH, "pl": POLISH}
-MAX_SHOWN = 20_000
-"""Characters of a payload that a page shows."""
-
-_MAX_CELL_LENGTH = 200  # characters of a list that is shown in one cell
-
-
-def format_json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
-
-
-class JsonExcerpt(msgspec.Struct, frozen=True, gc=False):
-    """Indented JSON; `cut` if only its beginning is there."""
-
-    text: str
-    cut: bool
-
-
-def excerpt_json(value: Any) -> JsonExcerpt:
-    """Return the JSON of a payload up to `MAX_SHOWN` characters, without writing the rest of a large one."""
-    parts: list[str] = []
-    left = MAX_SHOWN
-    for part in json.JSONEncoder(indent=2, ensure_ascii=False, default=str).iterencode(value):
-        parts.append(part[:left])
-        left -= len(part)
-        if left < 0:
-            return JsonExcerpt("".join(parts), cut=True)
-    return JsonExcerpt("".join(parts), cut=False)
-
-
-def list_labelled_texts(value: Any) -> list[tuple[str, str]] | None:
-    """Return the labels and texts of an object for a table; None if it is too large or too deep for one."""
-    found = list_form_fields(value)
-    if found is None or any(field.kind == "json" and len(field.text) > _MAX_CELL_LENGTH for field in found):
-        return None
-    return [(field.label, "null" if field.value is None else field.text) for field in found]
-
-
-def format_utc(when: datetime) -> str:
-    """Return a time in UTC for people."""
-    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def format_iso(when: datetime) -> str:
-    """Return a time in UTC for programs."""
-    return f"{when.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
 
 
 def format_number(number: float, language: str) -> str:

@@ -34,6 +34,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.store import notifications
 from redrive.store.accounts import ResponseRow
+from redrive.store.audit import AuditRow
 from redrive.store.bulk import BulkItemResult, BulkItemRow, BulkRow, NewBulk
 from redrive.store.children import AwaitedRun, RunEnd
 from redrive.store.chores import HeldRun
@@ -43,7 +44,7 @@ from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable, 
 from redrive.store.events import EventRow, Mailbox, NewEvent, RunNote, SendResult
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.groups import GroupChange, GroupPage, GroupRow
-from redrive.store.letters import AuditRow, DecisionCase, LetterRow, LetterTexts, ReplayRow, Triage
+from redrive.store.letters import DecisionCase, LetterRow, LetterTexts, ReplayRow, Triage
 from redrive.store.list_query import Page
 from redrive.store.outbox import BlockedKey, DeliveryDecision, DeliveryRow, MessageRow
 from redrive.store.outbox_claims import ClaimedDeliveries, ClaimedDelivery

@@ -14,7 +14,7 @@ from redrive.core.transitions import Transition
 from redrive.store.session import Statements
 from redrive.store.sqlite.apply import TransitionBatch
 from redrive.store.sqlite.connection import Address, FairLock, connect, translate_error
-from redrive.store.sqlite.threads import MemoryConnection, run_exclusive
+from redrive.store.sqlite.connection_threads import MemoryConnection, run_exclusive
 from redrive.store.workers import HeartbeatReply
 
 SQL = Statements("workers.sql").texts("sqlite")

@@ -21,7 +21,7 @@ from redrive.errors import InputError, StoreError, StoreUnavailable
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.sqlite.apply import TransitionBatch
 from redrive.store.sqlite.connection import BUSY_TIMEOUT, NOTHING_LOST, translate_error
-from redrive.store.sqlite.threads import FileConnections, MemoryConnection, ReservedConnection, Work
+from redrive.store.sqlite.connection_threads import FileConnections, MemoryConnection, ReservedConnection, Work
 
 Result = TypeVar("Result")
 _SPACE = r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*"

@@ -1,7 +1,7 @@
 """Errors as RFC 9457 problem details, each with a stable code.
 
-`redrive.remote.problems` has the status, code and title of every error. A problem never repeats what a client sent:
-validation errors name the field and the rule, not the value.
+`redrive.remote.problem_types` has the status, code and title of every error. A problem never repeats what a client
+sent: validation errors name the field and the rule, not the value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from redrive.errors import NotFound, RedriveError
 from redrive.reasons import Reason, ReasonCode
-from redrive.remote.problems import ERROR_KINDS, HTTP_PROBLEMS
+from redrive.remote.problem_types import ERROR_KINDS, HTTP_PROBLEMS
 
 log = logging.getLogger("redrive.server")
 
