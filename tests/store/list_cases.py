@@ -29,6 +29,7 @@ ASKED: dict[type[Any], list[tuple[dict[str, Any], str | None]]] = {
         ({"correlation_id": "c"}, "runs_correlated"),
         ({"idempotency_key": "k"}, "idempotency_given"),
         ({"handler_for": "r"}, "runs_handling"),
+        ({"parent": "r"}, "runs_children"),
         ({"index": {"order": "A-1"}}, "run_index"),
     ],
     LetterFilter: [

@@ -106,7 +106,8 @@ class RunFilter:
     """Filter of runs. A field that is left out does not filter; no tenant means all tenants.
 
     `workflows` are several, of which a run has any. `index` gives values of fields that the workflow declared as
-    searchable. `handler_for` is the id of a failed run: its failure handlers match.
+    searchable. `handler_for` is the id of a failed run: its failure handlers match. `parent` is the id of a run: the
+    runs that it started match.
     `waits_for` is the name of an event: runs that wait for it now match.
     """
 
@@ -117,6 +118,7 @@ class RunFilter:
     idempotency_key: str | None = None
     queue: str | None = None
     handler_for: str | None = None
+    parent: str | None = None
     waits_for: str | None = None
     index: Mapping[str, Any] | None = None
     since: datetime | int | None = None

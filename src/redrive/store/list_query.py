@@ -369,6 +369,7 @@ _LIST_INDEXES: dict[str, tuple[IndexPath, ...]] = {
     "runs": (
         IndexPath(index="runs_of_tenant", columns=("tenant",)),
         IndexPath(index="runs_handling", columns=("handler_for",), said=("handling",)),
+        IndexPath(index="runs_children", columns=("parent",), said=("child",)),
         IndexPath(index="runs_correlated", columns=("correlation_id",), said=("correlated",)),
         IndexPath(index="runs_by_status", columns=("status",), said=("indexed",), states=_INDEXED_STATES),
         IndexPath(index="runs_of_workflow", columns=("workflow",)),

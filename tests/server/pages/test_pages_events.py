@@ -44,6 +44,10 @@ def make_app(url: str) -> Redrive:
     async def anything() -> Any:
         return await redrive.wait_for("go", type=int)
 
+    @app.workflow
+    async def family() -> Any:
+        return await anything.run()
+
     return app
 
 
@@ -168,3 +172,31 @@ async def test_the_command_line_sends_events_to_a_server_and_to_a_store(each_sit
         shown = (await run("show", handle.id)).stdout
         assert "1 go, set aside" in shown
         assert "2 go, taken" in shown
+
+
+async def test_relatives_of_a_run_are_shown_over_http_on_its_page_and_as_a_tree(each_site: World, app: Redrive) -> None:
+    parent = await waiting(app, "family")
+    client = each_site.client("acme", "STAFF")
+    (child,) = (await aside(client.get, "/runs", params={"parent": parent.id})).json()["items"]
+    assert (child["workflow"], child["parent"]) == ("anything", parent.id)
+    foreign = each_site.client("globex", "STAFF")
+    assert (await aside(foreign.get, "/runs", params={"parent": parent.id})).json()["items"] == []
+    with of_role(each_site, "STAFF") as browser:
+        page = (await aside(browser.get, f"/runs/{parent.id}")).text
+        assert "Waits for another run to end" in page
+        assert page.count(f"/runs/{child['id']}") >= 2  # what it waits for, and what it started
+        assert f"/runs/{parent.id}" in (await aside(browser.get, f"/runs/{child['id']}")).text
+    server = {"REDRIVE_URL": each_site.address, "REDRIVE_TOKEN": each_site.tokens["acme", "STAFF"]}
+    store = {"REDRIVE_URL": each_site.url, "REDRIVE_SECRET_KEY": SECRET, "REDRIVE_ENCRYPTION_KEYS": "plain"}
+    for env in (server, store):
+        runner = CliRunner()
+        shown = await aside(runner.invoke, main, ["runs", "tree", child["id"]], env=env)
+        lines = shown.stdout.splitlines()
+        assert [line.split()[:2] for line in lines] == [[parent.id, "family"], [child["id"], "anything"]], shown.output
+        assert lines[1].startswith("  ")
+        listed = await aside(runner.invoke, main, ["runs", "list", "--parent", parent.id, "-q"], env=env)
+        assert listed.stdout.split() == [child["id"]]
+        why = (await aside(runner.invoke, main, ["runs", "why", parent.id], env=env)).stdout.replace("\n", " ")
+        assert f"waits for the result of run {child['id']}" in why
+    await app.runs.send(child["id"], "go", 7)
+    assert await parent.result(timeout="30s") == 7

@@ -1,6 +1,6 @@
 """`redrive runs`: find, explain, start, cancel and retry runs, and send events to them.
 
-lookup    list, show, why, watch        changes    start, cancel, retry, rollback        events    send
+lookup    list, show, why, tree, watch        changes    start, cancel, retry, rollback        events    send
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import click
 
 from redrive.cli.runs.changes import cancel, retry, rollback, start
 from redrive.cli.runs.events import send
-from redrive.cli.runs.lookup import list_, show, watch, why
+from redrive.cli.runs.lookup import list_, show, tree, watch, why
 
 __all__ = ["runs"]
 
@@ -26,5 +26,5 @@ def runs() -> None:
     """
 
 
-for command in (list_, show, why, watch, start, send, cancel, retry, rollback):
+for command in (list_, show, why, tree, watch, start, send, cancel, retry, rollback):
     runs.add_command(command)

@@ -1,4 +1,4 @@
-"""`redrive runs list`, `show`, `why` and `watch`."""
+"""`redrive runs list`, `show`, `why`, `tree` and `watch`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from redrive.store.list_query import Page
 
 _POLL_INTERVAL = 0.3
+_MAX_FAMILY = 200  # runs that `tree` shows
 _STATUS_NAMES = (
     "PENDING", "RUNNING", "SLEEPING", "COMPENSATING", "SUCCESS", "PARTIAL", "FAILED", "DLQ_PENDING",
     "TIMED_OUT", "CANCELLED", "COMPENSATED",
@@ -48,6 +49,7 @@ _STATUS_NAMES = (
     help="Only runs with this value in a field declared with index=[...]; may be repeated.",
 )
 @click.option("--handler-for", metavar="RUN", help="Only runs that handle the failure of this run.")
+@click.option("--parent", metavar="RUN", help="Only runs that this run started.")
 @click.option("--waits-for", metavar="EVENT", help="Only runs that wait for this event now.")
 @click.option("--since", type=TIME_TYPE, metavar="TIME", help="Created at or after: 2h (ago), or an ISO time.")
 @click.option("--until", type=TIME_TYPE, metavar="TIME", help="Created before.")
@@ -69,8 +71,9 @@ def list_(target: Target, output: Output, pages: PageOptions, **filters: Any) ->
     filters["status"] = list(filters["status"]) or None
 
     async def fetch(app: Redrive, limit: int, cursor: str | None) -> Page[Run]:
-        if filters["handler_for"] is not None:
-            filters["handler_for"] = await find_run_id(app, filters["handler_for"])
+        for name in ("handler_for", "parent"):
+            if filters[name] is not None:
+                filters[name] = await find_run_id(app, filters[name])
         return await app.runs.list(RunFilter(**filters), limit=limit, cursor=cursor)
 
     columns: list[Column[Run]] = [
@@ -109,6 +112,59 @@ def show(id: str, target: Target, output: Output) -> None:
 
     run, events = run_on(target, load)
     output.record(run.id, run, "\n".join(render_run(run, events=events)))
+
+
+@click.command(short_help="Show a run with its parents and its children.")
+@click.argument("id", metavar="RUN")
+@common_options
+def tree(id: str, target: Target, output: Output) -> None:
+    """Show the family of a run: from the first run that was started, all runs that it started in turn.
+
+    \b
+    Examples:
+      redrive runs tree 01k9x7
+      redrive runs tree 01k9x7 --json
+    """
+
+    async def load(app: Redrive) -> tuple[str, list[tuple[int, Run]]]:
+        run = await _load_run(app, id)
+        return run.id, await _load_family(app, run)
+
+    run_id, family = run_on(target, load)
+    lines = [
+        f"{'  ' * level}{run.id}  {escape_line(run.workflow)}  {run.status.value}{'  ←' if run.id == run_id else ''}"
+        for level, run in family
+    ]
+    if len(family) >= _MAX_FAMILY:
+        lines.append(f"… and more: {hint('runs', 'list', '--parent', 'RUN')}")
+    runs = [
+        {"id": run.id, "workflow": run.workflow, "status": run.status.value, "parent": run.parent, "level": level}
+        for level, run in family
+    ]
+    output.record(run_id, {"run": run_id, "runs": runs}, "\n".join(lines))
+
+
+async def _load_family(app: Redrive, run: Run) -> list[tuple[int, Run]]:
+    """Return the runs of a family with their levels, each followed by its children. A purged parent ends the way up."""
+    from redrive.errors import NotFound
+    from redrive.store.filters import RunFilter
+
+    first = run
+    for _ in range(_MAX_FAMILY):
+        if first.parent is None:
+            break
+        try:
+            first = await app.runs.get(first.parent)
+        except NotFound:
+            break
+    found: list[tuple[int, Run]] = []
+    left = [(0, first)]
+    while left and len(found) < _MAX_FAMILY:
+        level, run = left.pop()
+        found.append((level, run))
+        page = await app.runs.list(RunFilter(parent=run.id), limit=_MAX_FAMILY)
+        left += [(level + 1, child) for child in page.items]  # newest first, so the oldest is taken next
+    return found
 
 
 @click.command()

@@ -56,6 +56,7 @@ add_list_columns(
     },
 )
 
+_MAX_CHILDREN = 20  # runs that a run started, on its page
 _FILE_COLUMNS = lists.make_columns(
     *("id", "workflow", "tenant", "status", "correlation_id", "created_at", "started_at"),
     *("finished_at", "duration_ms", "next_at", "code", "error", "error_code", "attempts_made", "max_retries"),
@@ -152,6 +153,7 @@ async def show_run(request: Request, context: Context, id: Id) -> Response:
         "run.html",
         run=run,
         waits=open_waits,
+        children=(await context.desk.runs.list(RunFilter(parent=run.id), limit=_MAX_CHILDREN)).items,
         events=events[-MAX_EVENTS:],
         more_events=max(0, len(events) - MAX_EVENTS),
         event_forms=await load_event_forms(context, run, open_waits) if takes_events(run) else (),

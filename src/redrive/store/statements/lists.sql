@@ -60,6 +60,14 @@ r.handler_for IS NOT DISTINCT FROM :handler_for;
 -- Added for runs that handle failures, which have a partial index.
 r.handler_for IS NOT NULL;
 
+-- name: runs.parent
+-- Runs that one run started.
+r.parent IS NOT DISTINCT FROM :parent;
+
+-- name: runs.child
+-- Added for runs that other runs started, which have a partial index.
+r.parent IS NOT NULL;
+
 -- name: runs.correlated
 -- Added for runs with a correlation id, for the same reason.
 r.correlation_id IS NOT NULL;
