@@ -21,7 +21,7 @@ from msgspec import structs
 from server_kit import HERE, PATIENCE, PREFIX, SECRET, Process, World, access_of, opened, populated
 
 import redrive
-from redrive import Redrive, RetryPolicy
+from redrive import ChildFailed, Redrive, RetryPolicy
 from redrive.core.roles import ALL_TENANTS, Role
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
@@ -149,6 +149,35 @@ async def test_workflow_code_works_as_beside_the_store(remote: Remote) -> None:
         rolled_back = await store.run(trip.id)
         assert rolled_back is not None
         assert rolled_back.status == "COMPENSATED"
+
+
+async def test_remote_runs_wait_for_their_children(remote: Remote) -> None:
+    """A parent waits on a remote worker, in its memory and in the store, for children that succeed and that fail."""
+    app = remote.app(hold="100ms")
+
+    @app.step(retry=RetryPolicy(max_retries=0))
+    async def fail() -> None:
+        raise ValueError("no")
+
+    @app.workflow
+    async def remote_part(n: int, pause: str) -> int:
+        await redrive.sleep(pause)
+        if not n:
+            await fail()
+        return n
+
+    @app.workflow
+    async def remote_parent() -> list[Any]:
+        found: list[Any] = [await remote_part.run(1, "1ms"), await remote_part.run(2, "400ms")]
+        try:
+            await remote_part.run(0, "1ms", on_letter="fail")
+        except ChildFailed as error:
+            found += [error.status, error.error_type]
+        return found
+
+    async with app:
+        handle = await remote_parent.start(tenant="acme")
+        assert await handle.result("30s") == [1, 2, "DLQ_PENDING", "builtins.ValueError"]
 
 
 async def test_remote_runs_wait_for_events(remote: Remote) -> None:
