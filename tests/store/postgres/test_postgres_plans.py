@@ -30,6 +30,7 @@ STATEMENTS = {name: statement for file in FILES for name, statement in statement
 SMALL = {"workers"}  # a row for each worker of the last day
 WHOLE = {
     "all_workers",
+    "live_version",
     "policies",
     "paused",
     "delete_old_workers",
