@@ -71,6 +71,16 @@ def test_a_long_name_does_not_cut_tables_and_the_phone_menu_names_the_page(looki
         for path in ("/app/policies", "/app/schedules", "/app/workflows", "/app/circuits", "/app/runs"):
             page.goto(path)
             assert (overflow(page), page.evaluate(CUT_TABLES)) == (0, []), (width, path)
+    polish = looking.person(ACCOUNTANT, locale="pl-PL")  # its words are longer
+    polish.goto("/app/circuits")
+    expect(polish.locator("#circuits tbody tr").first).to_be_visible()
+    assert polish.evaluate(CUT_TABLES) == []
+    polish.set_viewport_size(PHONE)
+    polish.goto("/app/admin/dlq")
+    tops = polish.locator(".tabs a").evaluate_all("tabs => tabs.map(it => it.offsetTop)")
+    assert len(tops) == 3
+    assert len(set(tops)) == 1, "the tabs are one row"
+    assert overflow(polish) == 0
     unscripted = looking.person(ACCOUNTANT, phone=True, java_script_enabled=False)
     unscripted.goto("/app/schedules")
     menu = unscripted.locator("details.pages > summary")
