@@ -450,5 +450,6 @@ def test_a_step_shows_the_retry_policy_of_its_last_decision_or_of_its_run_and_co
     assert plain.retry_policy_override == RetryPolicy(max_retries=7).to_json(), "steps without options store none"
     (step,) = SHAPER.steps([coded], [ATTEMPT], OVERRIDE)
     assert (step.error_code, step.retry_policy_override) == ("429", RetryPolicy(max_retries=7).to_json())
+    assert {str(each.retry_policy_override) for each in step.attempts} == {str(step.retry_policy_override)}
     (note,) = SHAPER.steps([replace(ENTRY, kind=EntryKind.NOTE)], [], OVERRIDE)
     assert (note.max_retries, note.retry_policy_override) == (None, None)

@@ -66,7 +66,8 @@ class AttemptRecord:
     """An attempt of a step. `decision` is the English sentence for the decision that followed it.
 
     `error_code` is the HTTP status, SQLSTATE or other code of the error. `max_retries` is that of the policy in
-    force then, negative for no limit; None if no policy was asked.
+    force then, negative for no limit; None if no policy was asked. `retry_policy_override` is that of the run today,
+    which a replay may have changed since.
     """
 
     attempt: int
@@ -83,6 +84,7 @@ class AttemptRecord:
     reason_params: dict[str, Any] = field(default_factory=dict)
     error_code: str | None = None
     max_retries: int | None = None
+    retry_policy_override: dict[str, Any] | None = None
     duration_ms: int | None = None
 
 

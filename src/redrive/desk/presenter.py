@@ -185,16 +185,18 @@ class Presenter:
     def _present_step(self, entry: EntryRow, tries: Iterable[AttemptRow], run: RunOptions | None) -> models.StepRecord:
         options = None if entry.options is None else StepOptions.from_json(entry.options)
         once = options is not None and options.at_most_once
-        records = [self._present_attempt(row, once) for row in tries]
+        policy = run.override if run is not None and entry.kind in EXECUTED_KINDS else None
+        override = None if policy is None else policy.to_json()
+        records = [self._present_attempt(row, once, override) for row in tries]
         by_hand = _is_given_by_hand(entry, records, once)
         if entry.kind in EXECUTED_KINDS and entry.status is StepStatus.SUCCESS and not by_hand:
             decision = Reason(ReasonCode.ATTEMPT_SUCCEEDED, attempt=entry.attempt)
             given = {"status": entry.status.value, **make_reason_fields(decision, "decision"), **_NO_FAILURE}
+            given["retry_policy_override"] = override
             given["duration_ms"] = _measure_milliseconds(entry.began_at, entry.ended_at)
             records.append(present_row(models.AttemptRecord, entry, **given))
         ending = None if entry.failure is None else FailureReason.from_json(entry.failure)
         reason = None if ending is None else self.reason(ending.reason)
-        override = run.override if run is not None and entry.kind in EXECUTED_KINDS else None
         return present_row(
             models.StepRecord,
             entry,
@@ -209,11 +211,11 @@ class Presenter:
             by_hand=by_hand,
             error_code=next((each.error_code for each in reversed(records) if each.error_type is not None), None),
             max_retries=_find_max_retries(records, options, run),
-            retry_policy_override=None if override is None else override.to_json(),
+            retry_policy_override=override,
             duration_ms=_measure_milliseconds(entry.first_at, entry.ended_at),
         )
 
-    def _present_attempt(self, row: AttemptRow, once: bool) -> models.AttemptRecord:
+    def _present_attempt(self, row: AttemptRow, once: bool, override: dict[str, Any] | None) -> models.AttemptRecord:
         failure = None if row.failure is None else Failure.from_json(json.loads(row.failure))
         return present_row(
             models.AttemptRecord,
@@ -224,6 +226,7 @@ class Presenter:
             stack=None if failure is None or not self._stacks else self._text(failure.stack),
             error_code=None if failure is None else failure.error_code,
             max_retries=None if row.decision is None else RetryDecision.from_json(row.decision).max_retries,
+            retry_policy_override=override,
             duration_ms=_measure_milliseconds(row.began_at, row.ended_at),
             **make_reason_fields(self.reason(_explain_attempt(row, once)), "decision"),
         )
