@@ -22,7 +22,7 @@ from redrive.server.pages.accounts import members_routes, session_routes
 from redrive.server.pages.activity import activity_routes
 from redrive.server.pages.bulk import bulk_routes as bulk_pages
 from redrive.server.pages.causes import cause_routes
-from redrive.server.pages.error_pages import install_error_pages
+from redrive.server.pages.error_pages import install_error_pages, install_missing_page
 from redrive.server.pages.events import event_routes
 from redrive.server.pages.forms import TenantEntryLog
 from redrive.server.pages.letters import letter_routes as letter_pages
@@ -229,6 +229,7 @@ def build_api(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) 
     api.add_api_route("/", _redirect_to_pages, include_in_schema=False)
     api.mount(PAGES_PREFIX, pages)
     problem_responses.install_error_handlers(api)
+    install_missing_page(api, pages)
     api.openapi = lambda: make_openapi_document(api)  # type: ignore[method-assign]
     guard: Any = RequestGuard
     rules = {"max_payload": app.settings.max_payload, "strict_transport": app.settings.base_url.startswith("https:")}

@@ -185,6 +185,15 @@ def test_errors_are_shown_as_pages(site: World) -> None:
     with browser(site) as stranger:
         assert '<a href="/app/admin/dlq"' not in stranger.get("/nowhere").text
 
+    with httpx2.Client(base_url=site.address, headers={"accept": "text/html,*/*;q=0.8"}) as outside:
+        page = outside.get("/nowhere")  # an address without /app
+        assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert "Not found" in page.text
+        assert 'href="/app/"' in page.text, "the page leads to the dashboard"
+        for path, accepted in (("/api/v1/nowhere", "text/html"), ("/nowhere", "*/*")):
+            problem = outside.get(path, headers={"accept": accepted})
+            assert (problem.status_code, problem.json()["status"]) == (404, 404), path
+
 
 def test_the_api_refuses_form_bodies(site: World) -> None:
     with httpx2.Client(base_url=site.address) as client:

@@ -20,6 +20,7 @@ from redrive.server.pages.render import SESSION_EXPIRED, render_login, render_pa
 from redrive.server.pages.translations import N
 from redrive.server.problem_responses import ProblemError
 from redrive.server.request_context import RequestContext, get_service, load_principal, refuse_cross_site
+from redrive.settings import PAGES_PREFIX
 
 log = logging.getLogger("redrive.server")
 
@@ -68,6 +69,23 @@ def install_error_pages(pages: FastAPI) -> None:
     framework: tuple[Any, ...] = (*HTTPException.__mro__[:2], 404, 405)
     for kind in (RedriveError, ProblemError, RequestValidationError, Exception, *framework):
         pages.add_exception_handler(kind, _show_error)
+
+
+def install_missing_page(api: FastAPI, pages: FastAPI) -> None:
+    """Show a browser the page `Not found` at unknown addresses outside the dashboard. Programs still get a problem."""
+    answer_program: Any = api.exception_handlers[404]
+
+    async def answer(request: Request, error: Exception) -> Response:
+        root = request.scope.get("root_path", "")
+        is_page = request.method == "GET" and not request.url.path.removeprefix(root).startswith("/api/")
+        if not is_page or "text/html" not in request.headers.get("accept", ""):
+            response: Response = await answer_program(request, error)
+            return response
+        # The links of the page begin with the root path of the dashboard.
+        scope = {**request.scope, "app": pages, "root_path": root + PAGES_PREFIX}
+        return await _show_error(Request(scope, request.receive), error)
+
+    api.add_exception_handler(404, answer)
 
 
 async def _show_error(request: Request, error: Exception) -> Response:
