@@ -120,9 +120,11 @@ def test_a_run_survives_a_crash_and_the_commands_printed_by_the_demo_work(tmp_pa
     type_what_it_says(output, tmp_path)
 
 
-def test_the_worker_of_the_demo_ends_with_it(tmp_path: Path) -> None:
+def test_a_killed_worker_is_started_again_and_ends_with_the_demo(tmp_path: Path) -> None:
     with demo(tmp_path) as process:
         until(lambda: bool(workers(tmp_path)))
+        os.kill(workers(tmp_path)[0], signal.SIGKILL)
+        until(lambda: len(workers(tmp_path)) > 1)
         process.kill()
         process.communicate(timeout=PATIENCE)
     until(lambda: not any(is_alive(pid) for pid in workers(tmp_path)))

@@ -43,6 +43,7 @@ _POLL_INTERVAL = 0.25
 _COUNTS_INTERVAL = 5.0  # seconds between two lines of figures
 _RESTART_DELAY = 0.5
 _STOP_TIMEOUT = 6.0  # for a worker that was asked to stop
+_KILLED = -9  # by the system when memory ran out, or by a user who tries the recovery with `kill -9`
 _COMMANDS = (  # with True if a small screen shows it as well
     ("redrive dlq list                # failures that need a decision", True),
     ("redrive dlq show ID             # what happened, and the next commands", True),
@@ -135,14 +136,14 @@ class WorkerProcess:
         await asyncio.wait([self._task])
 
     def check(self) -> None:
-        """Raise the error of the worker, other than the crashes of the scenarios."""
+        """Raise the error of the worker, other than a kill and the crashes of the scenarios."""
         if self._task is not None and self._task.done():
             self._task.result()
 
     async def _keep_alive(self) -> None:
         while True:
             code = await self._run_process()
-            if code != CRASH_EXIT_CODE:
+            if code not in (CRASH_EXIT_CODE, _KILLED):
                 lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
                 tail = "\n".join(lines[-15:])
                 raise click.ClickException(f"the demo's worker ended with code {code}; its log is {self.log}:\n{tail}")
