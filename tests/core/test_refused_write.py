@@ -39,6 +39,7 @@ from redrive.core.outcomes import (
     StepReplayEnded,
     ValueRecorded,
     WaitAnswered,
+    WaitFailed,
     WaitStarted,
     WaitTimedOut,
     WorkerLost,
@@ -91,6 +92,7 @@ ESCAPED = WorkflowFailed(
     attempt=4,
 )
 ANSWERED = WaitAnswered(run=RUN, place=CHARGE, done=1, input="{}", output=BAD, uses=())
+CHILD_FAILED = WaitFailed(run=RUN, place=CHARGE, done=1, input="{}", ending=ESCAPED.ending)
 SET_ASIDE = EventsRefused(run=RUN, place=CHARGE, uses=(EventUse(seq=1, index=2, refused=BAD),))
 STATUS = StatusNoted(run=RUN, note=NoteWrite(text=BAD, data=BAD))
 UNDOING = replace(RUN, undoing=True)
@@ -115,7 +117,7 @@ WITHOUT_USERS_DATA: list[Outcome] = [
     LetterReopened(run=RUN, letter="dl-run7", status=LetterStatus.IGNORED, ended=RunStatus.FAILED, by="ada"),
 ]
 WITH_USERS_DATA: list[Outcome] = [RETURNED, RAISED, BEGAN, PARKED, NOTED, ENDED, ESCAPED, PLANNED, HANDED, UNDONE]
-WITH_USERS_DATA += [ANSWERED, SET_ASIDE, STATUS]
+WITH_USERS_DATA += [ANSWERED, CHILD_FAILED, SET_ASIDE, STATUS]
 
 
 def name(outcome: Outcome) -> str:

@@ -371,6 +371,7 @@ def replace_refused(outcome: outcomes.Outcome, refusal: str) -> outcomes.Outcome
         case (
             outcomes.ValueRecorded()
             | outcomes.WaitAnswered()
+            | outcomes.WaitFailed()
             | outcomes.WorkflowReturned()
             | outcomes.WorkflowFailed()
             | outcomes.FollowUpsPlanned()

@@ -26,6 +26,7 @@ _SQLITE_HINTS = {
 # Columns and parameters of PostgreSQL's indexes, where they are not simply called like the filter's field.
 _POSTGRES_KEYS = {
     "correlation_id": ("CAST(r.correlation_id AS name)", "CAST(:correlation_id AS name)"),
+    "parent": ("CAST(r.parent AS name)", "CAST(:parent AS name)"),
     "early_or_late": ("l.stage", ":early_or_late"),
     "person": ("a.by", ":person"),
 }

@@ -164,7 +164,7 @@ KINDS = {
     EntryKind.NOTE: N("note"),
     EntryKind.START: N("start of a run"),
     EntryKind.PUBLISH: N("message"),
-    EntryKind.WAIT: N("wait"),
+    EntryKind.WAIT: N("waiting"),
     EntryKind.SEND: N("event to another run"),
 }
 """The labels of journal entries that are not steps."""

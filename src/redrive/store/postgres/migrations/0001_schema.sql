@@ -57,7 +57,7 @@ CREATE TABLE redrive.runs (
     CHECK (status <> 'PENDING' OR (worker IS NULL AND available_at IS NOT NULL))
 );
 -- From a run to the runs that it started, and to those of them that end with it.
-CREATE INDEX runs_children ON redrive.runs (parent, id) WHERE parent IS NOT NULL;
+CREATE INDEX runs_children ON redrive.runs (CAST(parent AS name), id) WHERE parent IS NOT NULL;
 CREATE INDEX runs_owned ON redrive.runs (owner, id) WHERE owner IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_due ON redrive.runs (tenant, queue, rank, workflow, available_at, id)
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0;
