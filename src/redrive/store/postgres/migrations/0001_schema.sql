@@ -38,7 +38,7 @@ CREATE TABLE redrive.runs (
     status         text    COLLATE "C" NOT NULL,
     version        text    NOT NULL DEFAULT '',
     correlation_id text    COLLATE "C",
-    parent         text,
+    parent         text    COLLATE "C",
     root           text,
     replay_of      text,
     handler_for    text,
