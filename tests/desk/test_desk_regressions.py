@@ -21,7 +21,7 @@ from redrive.records import replace
 from redrive.store.bulk import NewBulk
 from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.testing import Crash, Engine, engine, faults
-from redrive.worker import requests
+from redrive.worker import engine_calls
 
 # -- children ----------------------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ async def test_an_explicit_child_key_is_still_bound_to_one_input() -> None:
 
 
 async def test_superseded_entries_do_not_count_towards_the_entry_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (journal, requests):
+    for module in (journal, engine_calls):
         monkeypatch.setattr(module, "MAX_ENTRIES", 4)
     s = shop()
     async with engine(s.app) as e:
@@ -115,7 +115,7 @@ async def first_step(e: Engine, id: str) -> int:
 
 
 async def test_a_run_that_records_too_many_entries_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (journal, requests):
+    for module in (journal, engine_calls):
         monkeypatch.setattr(module, "MAX_ENTRIES", 2)
     s = shop(broken="")
     async with engine(s.app) as e:

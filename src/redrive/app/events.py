@@ -40,7 +40,7 @@ async def send_once(request: EventRequest, send: Callable[[EventRequest], Awaita
         return json.dumps({"seq": sent.seq, "run_id": sent.run_id, "status": sent.status.value})
 
     name = f"redrive.send {check_event_name(request.name)}"
-    found = json.loads(await here.execution.requests.call_once(here, EntryKind.SEND, name, send_and_encode))
+    found = json.loads(await here.execution.calls.call_once(here, EntryKind.SEND, name, send_and_encode))
     return SentEvent(seq=found["seq"], run_id=found["run_id"], status=RunStatus(found["status"]))
 
 

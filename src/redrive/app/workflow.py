@@ -80,7 +80,7 @@ class RunHandle(Generic[R]):
         if not isinstance(here, Branch):
             return self._wait_outside_run(timeout)
         request = self._make_wait(here, timeout, read_choice(OnLetter, "on_letter", on_letter, OnLetter.WAIT))
-        waiting: Coroutine[Any, Any, R] = here.execution.requests.events.wait(here, request)
+        waiting: Coroutine[Any, Any, R] = here.execution.calls.events.wait(here, request)
         return here.execution.call_from_thread(waiting) if here.threaded else waiting
 
     def _make_wait(self, here: Branch, timeout: Duration | None, on_letter: OnLetter) -> WaitRequest:
@@ -277,7 +277,7 @@ class Workflow(Generic[P, R, T]):
             raise LimitExceeded(Reason(ReasonCode.CHILD_TOO_DEEP, most=MAX_DEPTH))
         (handle,) = await self._start_children(branch, [start], list, None, depth)
         request: Any = handle._make_wait(branch, None, on_letter)
-        result: T = await execution.requests.events.wait(branch, request)
+        result: T = await execution.calls.events.wait(branch, request)
         return result
 
     def receive(self, event: tuple[str, str], *args: Any, **options: Any) -> Coroutine[Any, Any, RunHandle[T]]:
@@ -353,7 +353,7 @@ class Workflow(Generic[P, R, T]):
                 raise errors.Conflict(new_run.describe_key_conflict(run, result.public_id, event))
             return result.public_id
 
-        request = execution.requests.start
+        request = execution.calls.start
         ids = [await request(branch, self.name, functools.partial(start_child, start)) for start in starts]
         return shape([RunHandle(self._app, run_id, self.signature, workflow=self.name) for run_id in ids])
 

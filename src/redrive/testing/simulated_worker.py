@@ -213,7 +213,7 @@ def _list_run_activities(execution: Execution, clock: VirtualClock) -> Iterator[
     if execution.order.is_checking:
         yield Activity(f"{run} executes")
     # A store that does not answer is asked again after a pause, for which time has to move.
-    if execution.requests.is_asking and not any(clock.waits(task) for task in execution.order.branches):
+    if execution.calls.is_asking and not any(clock.waits(task) for task in execution.order.branches):
         yield Activity(f"the store is asked for something by {run}", may_be_waiting=bool(execution.waits))
     if execution.waits.asleep or execution.ending or execution.dead:
         return

@@ -88,7 +88,7 @@ def sleep(duration: Duration) -> Awaitable[None]:
     branch = _current_branch("redrive.sleep")
     if branch is None:
         return asyncio.sleep(wait)
-    call: Any = branch.execution.requests.sleep(branch, wait)
+    call: Any = branch.execution.calls.sleep(branch, wait)
     blocked: Awaitable[None] = branch.execution.call_from_thread(call) if branch.threaded else call
     return blocked
 
@@ -151,7 +151,7 @@ def _wait(call: str, wait: Wait, timeout: Duration | None, default: Any, kind: A
     if wait.mode is not WaitMode.ANY and (one := types[wait.names[0]]) is not None:
         wait = replace(wait, schema=json.loads(one.schemas()[1]))
     request = WaitRequest(call=call, wait=wait, types=types, timeout=seconds, default=default)
-    waiting: Any = execution.requests.events.wait(branch, request)
+    waiting: Any = execution.calls.events.wait(branch, request)
     return execution.call_from_thread(waiting) if branch.threaded else waiting
 
 
@@ -178,7 +178,7 @@ def publish(topic: str, payload: Any, key: str | None = None) -> MessageId:
     if isinstance(here, Attempt):
         return here.publish(topic, payload, key)
     if isinstance(here, Branch):
-        return MessageId(here.execution.requests.publish(here, topic, payload, key))
+        return MessageId(here.execution.calls.publish(here, topic, payload, key))
     raise MisusedStep(
         "redrive.publish() works only in workflows and steps that an engine runs: a message is committed with "
         "its step. In a thread that the step started, use the publish() method of the step's step_info()"
@@ -191,7 +191,7 @@ def now() -> datetime:
     if branch is None:
         return to_datetime(SystemClock().now())
     execution = branch.execution
-    micros: int = execution.requests.record(branch, "redrive.now", execution.worker.backend.now)
+    micros: int = execution.calls.record(branch, "redrive.now", execution.worker.backend.now)
     return to_datetime(micros)
 
 
@@ -200,8 +200,8 @@ def uuid() -> uuid_module.UUID:
     branch = _current_branch("redrive.uuid")
     if branch is None:
         return uuid_module.uuid4()
-    requests = branch.execution.requests
-    return uuid_module.UUID(requests.record(branch, "redrive.uuid", lambda: str(uuid_module.uuid4())))
+    calls = branch.execution.calls
+    return uuid_module.UUID(calls.record(branch, "redrive.uuid", lambda: str(uuid_module.uuid4())))
 
 
 def random() -> float:
@@ -209,7 +209,7 @@ def random() -> float:
     branch = _current_branch("redrive.random")
     if branch is None:
         return SystemClock().draw()
-    return float(branch.execution.requests.record(branch, "redrive.random", branch.execution.clock.draw))
+    return float(branch.execution.calls.record(branch, "redrive.random", branch.execution.clock.draw))
 
 
 class timeout:
@@ -230,7 +230,7 @@ class timeout:
             self._plain = asyncio.timeout(self._seconds)
             await self._plain.__aenter__()
         else:
-            self._limit = branch.execution.requests.limit(branch, self._seconds)
+            self._limit = branch.execution.calls.limit(branch, self._seconds)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -130,7 +130,7 @@ class Step(Generic[P, R]):
         if here is None:
             return self.fn(*args, **kwargs)
         if isinstance(here, Branch):
-            call: Any = here.execution.requests.step(here, self, args, kwargs)
+            call: Any = here.execution.calls.step(here, self, args, kwargs)
             return here.execution.call_from_thread(call) if here.threaded else call  # type: ignore[no-any-return]
         if isinstance(here, Attempt):
             raise MisusedStep(
@@ -211,7 +211,7 @@ async def call_function(execution: Execution, workflow: WorkflowDefinition, root
             call = functools.partial(workflow.fn, *args, **kwargs)
             value = await execution.worker.threads.run_workflow(call)
     except RunDetached:
-        single_step = None if execution.dead else execution.requests.single_step
+        single_step = None if execution.dead else execution.calls.single_step
         if single_step is None or not single_step.cut_off:
             raise
         return single_step.outcome()
@@ -259,10 +259,10 @@ def _make_bad_input_outcome(execution: Execution, error: PayloadError) -> Workfl
 def _make_exception_outcome(execution: Execution, error: BaseException, *, stage: Stage = Stage.EXEC) -> WorkflowFailed:
     """Return the outcome of an exception that left the function: a step's failure, or a failure of the function."""
     for failed in _step_failures(error):
-        if (known := execution.requests.find_failure(failed.key)) is not None:
+        if (known := execution.calls.find_failure(failed.key)) is not None:
             ending, place, attempt = known
             return WorkflowFailed(run=execution.view, ending=ending, place=place, attempt=attempt)
-    if error is execution.requests.load_error:
+    if error is execution.calls.load_error:
         stage = Stage.FETCH
     failure = execution.capture(error)
     match error:

@@ -156,9 +156,9 @@ class EventWaits:
     async def wait(self, branch: Branch, request: WaitRequest) -> Any:
         """Return the answer of a wait: from the record, or when its events are there."""
         execution = self._execution
-        requests = execution.requests
-        branch, place, entry = requests.find_entry(branch, EntryKind.WAIT, request.name)
-        with requests.mark_blocked(branch):
+        calls = execution.calls
+        branch, place, entry = calls.find_entry(branch, EntryKind.WAIT, request.name)
+        with calls.mark_blocked(branch):
             try:
                 if entry is not None and entry.done is not None:
                     await execution.order.pass_result(entry.done, entry.key)
@@ -179,21 +179,21 @@ class EventWaits:
         try:
             return request.read_answer(entry.output or "null")
         except PayloadError as error:
-            self._execution.requests.load_error = error
+            self._execution.calls.load_error = error
             raise
 
     def _give_up(self, request: WaitRequest, place: EntryRef, ending: FailureReason) -> Any:
         """Return the default of a wait whose limit has passed, or raise; so for a run that failed."""
         if request.default is not NO_DEFAULT:
             return request.default
-        self._execution.requests.step_failed(ending, place, 1)
+        self._execution.calls.step_failed(ending, place, 1)
         if ending.failure.error_type != WAIT_EXPIRED_ERROR_TYPE:
             raise build_child_failed(ending, key=place.key)
         raise WaitExpired(str(ending.reason), key=place.key)
 
     async def _wait_live(self, request: WaitRequest, place: EntryRef, entry: EntryRow | None) -> Any:
         execution = self._execution
-        await execution.requests.wait_until_live(place)
+        await execution.calls.wait_until_live(place)
         live = _LiveWait(place, request, asyncio.Event(), None if entry is None else entry.wake_at)
         registered = entry is not None
         self._open[place.index] = live
@@ -227,7 +227,7 @@ class EventWaits:
         await execution.ready()
         live.woken.clear()
         backend, run = execution.worker.backend, execution.claimed.id
-        with execution.requests.ask_store():
+        with execution.calls.ask_store():
             mailbox = await repeat_until_answered(lambda: backend.mailbox(run), execution.clock)
         if mailbox is None or mailbox.fence != execution.view.fence:
             execution.detach()  # it was taken away; nothing that is found here may be used
@@ -247,7 +247,7 @@ class EventWaits:
         await execution.ready()
         live.woken.clear()
         backend, run, run_id = execution.worker.backend, execution.claimed.id, live.request.wait.names[0]
-        with execution.requests.ask_store():
+        with execution.calls.ask_store():
             found = await repeat_until_answered(lambda: backend.awaited_run(run, run_id), execution.clock)
         if found is None or found.fence != execution.view.fence:
             execution.detach()  # as in `_look`

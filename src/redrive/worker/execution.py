@@ -7,7 +7,7 @@
 
 An execution has three collaborators, each with its own state:
 
-    requests    the engine calls of the run's function             worker/requests.py
+    calls       the engine calls of the run's function             worker/engine_calls.py
     waits       the entries that wait, and whether the run sleeps  worker/waits.py
     order       the order in which branches see their results      worker/branches.py
 
@@ -49,7 +49,7 @@ from redrive.settle.settler import make_claimed_run_view, parse_run_options
 from redrive.worker.attempt import Attempt
 from redrive.worker.branches import Branch, ResultOrder, current_scope
 from redrive.worker.definitions import call_function
-from redrive.worker.requests import DETACHED_REQUESTS, Requests
+from redrive.worker.engine_calls import DETACHED_CALLS, EngineCalls
 from redrive.worker.rollback import confirm_and_end, roll_back
 from redrive.worker.status import StatusNotes
 from redrive.worker.waits import Waits
@@ -96,7 +96,7 @@ class Execution:
         self._loop = loop = asyncio.get_running_loop()
         self.waits = Waits(self.clock, worker.held)
         self.order = ResultOrder(loop, self.journal, self._on_all_blocked, self._on_diverged)
-        self.requests = Requests(self)
+        self.calls = EngineCalls(self)
         self.open: dict[int, Attempt] = {}
         self._in_flight = 0
         self._recording: dict[int, asyncio.Future[Settled]] = {}  # results on their way, by number
@@ -150,26 +150,26 @@ class Execution:
         Where tasks of its code are still unwinding, they need it whole.
         """
         if not (self._helpers or self.order.branches):
-            self.requests = DETACHED_REQUESTS
+            self.calls = DETACHED_CALLS
             self._status = None
 
     async def _settle_end(self, outcome: Outcome) -> None:
-        requests = self.requests
-        if requests.single_step is not None and requests.single_step.cut_off:
-            outcome = requests.single_step.outcome()
+        calls = self.calls
+        if calls.single_step is not None and calls.single_step.cut_off:
+            outcome = calls.single_step.outcome()
         if self._difference is None and isinstance(outcome, WorkflowReturned) and self.journal.list_unrequested():
             self._difference = self.journal.describe_difference(())
         if self._difference is not None:
             outcome = await self.worker.handle_code_change(self.claimed, self.view, self._difference)
-        elif requests.held_back:
-            requests.send_held_back()
+        elif calls.held_back:
+            calls.send_held_back()
         if isinstance(outcome, WorkflowFailed):
             # A replay of one step alone ends as it began, and so does a run whose function was never called.
             called = outcome.ending.stage is not Stage.INPUT and self.claimed.sole_step is None
-            undoes = self.view.options.rollback or requests.reserved
-            outcome = replace(outcome, rolls_back=called and undoes and not requests.pivoted)
-        elif isinstance(outcome, WorkflowReturned) and requests.reserved:
-            await requests.saved()
+            undoes = self.view.options.rollback or calls.reserved
+            outcome = replace(outcome, rolls_back=called and undoes and not calls.pivoted)
+        elif isinstance(outcome, WorkflowReturned) and calls.reserved:
+            await calls.saved()
             self.dead = True  # tasks of the function that are left send nothing more
             self.worker.confirm(self, outcome)
             return
@@ -260,7 +260,7 @@ class Execution:
         """
         return (
             not (self.dead or self.ending or self.draining or branch.threaded)
-            and self.requests.single_step is None
+            and self.calls.single_step is None
             and self.order.passes(done, key)
         )
 
@@ -281,13 +281,13 @@ class Execution:
                 with self.waits.keep_awake():  # the run stays due, so the next worker continues it
                     self.worker.check_drained()
                     await self.wait_forever()
-            requests = self.requests
-            if requests.held_back:
-                requests.send_if_caught_up()
+            calls = self.calls
+            if calls.held_back:
+                calls.send_if_caught_up()
             if self.waits.parking is not None:
                 await self.waits.parked()
-            elif requests.unsaved is not None:
-                await requests.saved()
+            elif calls.unsaved is not None:
+                await calls.saved()
             elif self.worker.has_lease:
                 return
             else:
@@ -314,7 +314,7 @@ class Execution:
 
     def _on_all_blocked(self) -> None:
         """Record that the run waits, or stop a replay of one step that may not begin anything else."""
-        single_step = self.requests.single_step
+        single_step = self.calls.single_step
         if single_step is not None and single_step.is_over:
             self.spawn(single_step.stop())
         elif self.waits.may_park and self.is_live and not self.busy:
@@ -341,7 +341,7 @@ class Execution:
         self.spawn(self._record_waiting(0))
 
     async def _record_waiting(self, hold: int) -> None:
-        waits = self.requests.event_waits
+        waits = self.calls.event_waits
         try:
             seen = waits.seen if waits is not None and waits.is_open else None
             settled = await self.settle(self.waits.outcome(self.view, hold, seen))
@@ -450,7 +450,7 @@ class Execution:
     @property
     def busy(self) -> bool:
         """True while a step executes, something is being recorded, or the store is being asked for something."""
-        return bool(self.open) or self._in_flight > 0 or self.requests.is_asking
+        return bool(self.open) or self._in_flight > 0 or self.calls.is_asking
 
     @property
     def is_settling(self) -> bool:
@@ -459,7 +459,7 @@ class Execution:
 
     def make_release_outcome(self) -> RunReleased:
         """Return the outcome that releases the run as it is."""
-        waits, delay = self.requests.event_waits, 0.0
+        waits, delay = self.calls.event_waits, 0.0
         if not (self.open or self.waits.is_kept_awake):
             delay = self.waits.first_due_in()
         return RunReleased(

@@ -221,7 +221,7 @@ class FollowUp:
             now = execution.clock.monotonic()
             await StepCall(execution, self._branch, step, place, entry.input or "{}", now).run(begun, args, kwargs)
         except StepFailed:
-            known = execution.requests.find_failure(entry.key)
+            known = execution.calls.find_failure(entry.key)
             assert known is not None
             raise FollowUpFailed(*known) from None
         finally:

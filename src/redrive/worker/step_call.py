@@ -125,7 +125,7 @@ class StepCall(msgspec.Struct, eq=False):
         if written.status is StepStatus.SUCCESS:
             return value
         ending = FailureReason.from_json(written.failure or "")
-        raise execution.requests.step_failed(ending, self._place, self._attempt)
+        raise execution.calls.step_failed(ending, self._place, self._attempt)
 
     async def _resume(self, entry: EntryRow) -> None:
         """Continue where the journal ends: after a failed attempt, or with one that was cut short."""
@@ -190,7 +190,7 @@ class StepCall(msgspec.Struct, eq=False):
                 self._resumes = False
             value, outcome = await self._call_body(attempt, functools.partial(step.fn, *args, **kwargs))
             if isinstance(outcome, AttemptSucceeded) and outcome.ahead:
-                execution.requests.send_ahead(outcome)
+                execution.calls.send_ahead(outcome)
                 return value, None
             return value, await execution.settle(outcome)
         finally:

@@ -56,7 +56,7 @@ FailedStep = tuple[FailureReason, EntryRef, int]
 """The final failure of a step, its journal entry, and the number of attempts."""
 
 
-class Requests:
+class EngineCalls:
     """The engine calls of one run's function.
 
     `reserved`: steps were called that must be confirmed or cancelled when the run ends. `pivoted`: a step succeeded
@@ -413,11 +413,11 @@ class SingleStepReplay:
         return WorkflowFailed(run=run, ending=ending, place=place, attempt=attempt)
 
 
-class _DetachedRequests:
-    """The requests of an execution that is over: code that still runs in a thread unwinds at its next call."""
+class _DetachedCalls:
+    """The engine calls of an execution that is over: code that still runs in a thread unwinds at its next call."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise RunDetached
 
 
-DETACHED_REQUESTS = cast("Requests", _DetachedRequests())
+DETACHED_CALLS = cast("EngineCalls", _DetachedCalls())
