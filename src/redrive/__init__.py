@@ -42,7 +42,7 @@ if typing.TYPE_CHECKING:
         wait_for,
         wait_for_any,
     )
-    from redrive.worker.events import Event
+    from redrive.worker.waits import Event
 
 __all__ = [
     "ApiCall", "AuditFilter", "Category", "ChildFailed", "Circuit", "CircuitFilter", "Event", "FailureEvent",
@@ -77,7 +77,7 @@ _HOMES = {
         *("now", "publish", "random", "receive", "run_info", "set_status", "sleep", "step_info", "timeout", "uuid"),
         *("wait_for", "wait_for_any"),
     ),
-    "redrive.worker.events": ("Event",),
+    "redrive.worker.waits": ("Event",),
 }
 
 

@@ -33,7 +33,7 @@ from redrive.store.encryption.keyring import Unreadable
 from redrive.store.workers import ClaimedRun
 from redrive.worker.branches import NO_ENGINE, Branch, current_scope
 from redrive.worker.definitions import LimitExceeded, WorkflowDefinition
-from redrive.worker.events import WaitRequest
+from redrive.worker.waits import WaitRequest
 
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
@@ -80,7 +80,7 @@ class RunHandle(Generic[R]):
         if not isinstance(here, Branch):
             return self._wait_outside_run(timeout)
         request = self._make_wait(here, timeout, read_choice(OnLetter, "on_letter", on_letter, OnLetter.WAIT))
-        waiting: Coroutine[Any, Any, R] = here.execution.calls.events.wait(here, request)
+        waiting: Coroutine[Any, Any, R] = here.execution.calls.waits.wait(here, request)
         return here.execution.call_from_thread(waiting) if here.threaded else waiting
 
     def _make_wait(self, here: Branch, timeout: Duration | None, on_letter: OnLetter) -> WaitRequest:
@@ -277,7 +277,7 @@ class Workflow(Generic[P, R, T]):
             raise LimitExceeded(Reason(ReasonCode.CHILD_TOO_DEEP, most=MAX_DEPTH))
         (handle,) = await self._start_children(branch, [start], list, None, depth)
         request: Any = handle._make_wait(branch, None, on_letter)
-        result: T = await execution.calls.events.wait(branch, request)
+        result: T = await execution.calls.waits.wait(branch, request)
         return result
 
     def receive(self, event: tuple[str, str], *args: Any, **options: Any) -> Coroutine[Any, Any, RunHandle[T]]:

@@ -214,8 +214,8 @@ def _list_run_activities(execution: Execution, clock: VirtualClock) -> Iterator[
         yield Activity(f"{run} executes")
     # A store that does not answer is asked again after a pause, for which time has to move.
     if execution.calls.is_asking and not any(clock.waits(task) for task in execution.order.branches):
-        yield Activity(f"the store is asked for something by {run}", may_be_waiting=bool(execution.waits))
-    if execution.waits.asleep or execution.ending or execution.dead:
+        yield Activity(f"the store is asked for something by {run}", may_be_waiting=bool(execution.suspension))
+    if execution.suspension.asleep or execution.ending or execution.dead:
         return
     for task, branch in execution.order.branches.items():
         if task.done() or branch.busy or clock.waits(task):

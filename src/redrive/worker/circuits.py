@@ -322,7 +322,7 @@ class CircuitGate:
         execution, request = self._execution, self._request
         circuits = execution.worker.circuits
         while True:
-            with execution.waits.keep_awake():  # the run must not be parked while the store is asked
+            with execution.suspension.keep_awake():  # the run must not be suspended while the store is asked
                 permit = await circuits.request_permit(request)
             await execution.ready()
             generation = circuits.generation_if_closed(self._circuit_key)
@@ -355,14 +355,14 @@ class CircuitGate:
                     circuit=self._request.key,
                     noted=self.parked,
                     idle=idle,
-                    resumes=execution.waits.wake_up(),
+                    resumes=execution.suspension.wake_up(),
                 )
             )
             self.parked = self._on_record = True
             if settled.transition.change is not None and settled.transition.change.release:
                 execution.detach()
                 raise RunDetached
-        with execution.waits.count(self._place, made, math.inf, self._request.key):
+        with execution.suspension.mark_waiting(self._place, made, math.inf, self._request.key):
             execution.order.recheck()
             await execution.worker.circuits.wait(self._circuit_key)
         await execution.ready()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from redrive.store.runs import StartResult
     from redrive.store.workers import Lane
     from redrive.worker.execution import Execution
-    from redrive.worker.waits import Waits
+    from redrive.worker.suspension import Suspension
     from redrive.worker.worker import Worker
 
 log = logging.getLogger("redrive.worker")
@@ -86,7 +86,7 @@ class HeldRuns:
         self._context = contextvars.copy_context()
         self._on_fewer = on_fewer
         self._tasks: dict[Execution, asyncio.Task[None]] = {}
-        self.resting: set[Waits] = set()
+        self.resting: set[Suspension] = set()
 
     @property
     def all(self) -> list[Execution]:
@@ -146,17 +146,17 @@ class HeldRuns:
     def release(self, execution: Execution) -> None:
         """Stop holding a run that is over."""
         del self.by_id[execution.claimed.id]
-        self.resting.discard(execution.waits)
+        self.resting.discard(execution.suspension)
         self._on_fewer()
 
-    def rest(self, waits: Waits) -> None:
+    def rest(self, suspension: Suspension) -> None:
         """Free the slot of a run that sleeps in memory."""
-        self.resting.add(waits)
+        self.resting.add(suspension)
         self._wakeup.notify()
 
-    def wake(self, waits: Waits) -> None:
+    def wake(self, suspension: Suspension) -> None:
         """Count a run that continues."""
-        self.resting.discard(waits)
+        self.resting.discard(suspension)
 
 
 class Reservation(msgspec.Struct):

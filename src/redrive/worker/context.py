@@ -21,9 +21,9 @@ from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import replace
 from redrive.worker.attempt import Attempt, MessageId
 from redrive.worker.branches import Branch, current_scope
-from redrive.worker.events import NO_DEFAULT, WaitRequest
 from redrive.worker.execution import Execution
 from redrive.worker.status import make_note
+from redrive.worker.waits import NO_DEFAULT, WaitRequest
 
 
 class StepInfo(Protocol):
@@ -151,7 +151,7 @@ def _wait(call: str, wait: Wait, timeout: Duration | None, default: Any, kind: A
     if wait.mode is not WaitMode.ANY and (one := types[wait.names[0]]) is not None:
         wait = replace(wait, schema=json.loads(one.schemas()[1]))
     request = WaitRequest(call=call, wait=wait, types=types, timeout=seconds, default=default)
-    waiting: Any = execution.calls.events.wait(branch, request)
+    waiting: Any = execution.calls.waits.wait(branch, request)
     return execution.call_from_thread(waiting) if branch.threaded else waiting
 
 

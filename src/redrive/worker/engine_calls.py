@@ -4,7 +4,7 @@
     sleep      recorded? -> continue.     new? -> record when it ends, wait
     limit      recorded? -> as it was.    new? -> record when it ends, watch
     start      recorded? -> the record.   new? -> start the run, record that; so for an event that is sent
-    wait       recorded? -> the record.   new? -> look, record the wait, look again ... (worker/events.py)
+    wait       recorded? -> the record.   new? -> look, record the wait, look again ... (worker/waits.py)
     record     recorded? -> the record.   new? -> make the value, send it
     publish    recorded? -> its id.       new? -> send the message
 
@@ -43,9 +43,9 @@ from redrive.errors import PayloadError, RunDetached, StepFailed
 from redrive.worker.attempt import new_message
 from redrive.worker.branches import Branch, current_scope
 from redrive.worker.definitions import LimitExceeded
-from redrive.worker.events import EventWaits
 from redrive.worker.step_call import StepCall
-from redrive.worker.waits import TimeLimit
+from redrive.worker.time_limit import TimeLimit
+from redrive.worker.waits import Waits
 
 if TYPE_CHECKING:
     from redrive.worker.committer import QueuedOutcome
@@ -67,11 +67,11 @@ class EngineCalls:
 
     __slots__ = (
         "_asking",
-        "_events",
         "_execution",
         "_failed",
         "_journal",
         "_order",
+        "_waits",
         "held_back",
         "load_error",
         "pivoted",
@@ -90,7 +90,7 @@ class EngineCalls:
         self._asking = 0
         self.reserved = False
         self.pivoted = False
-        self._events: EventWaits | None = None
+        self._waits: Waits | None = None
         self.load_error: PayloadError | None = None  # of a recorded result that no longer fits its type
         self.single_step: SingleStepReplay | None = None
         if execution.claimed.sole_step is not None:
@@ -164,7 +164,7 @@ class EngineCalls:
             except asyncio.CancelledError:
                 recorded = entry is not None and entry.status is not StepStatus.RUNNING
                 if not execution.dead and not recorded and not execution.worker.is_being_cancelled:
-                    resumes = execution.waits.wake_up()
+                    resumes = execution.suspension.wake_up()
                     await execution.settle(EntryCancelled(run=execution.view, place=place, resumes=resumes))
                 raise
 
@@ -180,7 +180,7 @@ class EngineCalls:
         else:
             await execution.wait(place, 1, execution.seconds_until(entry.wake_at), None)
         done = self._journal.new_done_number()
-        resumes = execution.waits.wake_up()
+        resumes = execution.suspension.wake_up()
         await execution.settle(SleepEnded(run=execution.view, place=place, done=done, resumes=resumes))
         await self._order.pass_result(done, place.key)
 
@@ -237,16 +237,16 @@ class EngineCalls:
             return started
 
     @property
-    def events(self) -> EventWaits:
-        """The waits of the run for events."""
-        if self._events is None:
-            self._events = EventWaits(self._execution)
-        return self._events
+    def waits(self) -> Waits:
+        """The waits of the run for events and for other runs."""
+        if self._waits is None:
+            self._waits = Waits(self._execution)
+        return self._waits
 
     @property
-    def event_waits(self) -> EventWaits | None:
-        """The waits for events, None if the run never had one."""
-        return self._events
+    def begun_waits(self) -> Waits | None:
+        """The waits that the run had until now, None if it had none."""
+        return self._waits
 
     @property
     def is_asking(self) -> bool:
@@ -396,7 +396,7 @@ class SingleStepReplay:
     def is_over(self) -> bool:
         """True if only calls that may not begin are left."""
         execution = self._execution
-        return self._blocked > 0 and not execution.busy and not execution.waits.includes(self._key)
+        return self._blocked > 0 and not execution.busy and not execution.suspension.includes(self._key)
 
     async def stop(self) -> None:
         """End the run where it is."""

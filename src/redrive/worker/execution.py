@@ -8,7 +8,7 @@
 An execution has three collaborators, each with its own state:
 
     calls       the engine calls of the run's function             worker/engine_calls.py
-    waits       the entries that wait, and whether the run sleeps  worker/waits.py
+    suspension  the entries that wait, and whether the run sleeps  worker/suspension.py
     order       the order in which branches see their results      worker/branches.py
 
 Everything that leaves this module goes through the committer as an outcome, and comes back as a decision.
@@ -52,7 +52,7 @@ from redrive.worker.definitions import call_function
 from redrive.worker.engine_calls import DETACHED_CALLS, EngineCalls
 from redrive.worker.rollback import confirm_and_end, roll_back
 from redrive.worker.status import StatusNotes
-from redrive.worker.waits import Waits
+from redrive.worker.suspension import Suspension
 
 if TYPE_CHECKING:
     from redrive.settle.settler import Settled
@@ -94,7 +94,7 @@ class Execution:
         self._follows = ended is not None or self.view.undoing
         self.journal = Journal(() if self._follows else claimed.journal)
         self._loop = loop = asyncio.get_running_loop()
-        self.waits = Waits(self.clock, worker.held)
+        self.suspension = Suspension(self.clock, worker.held)
         self.order = ResultOrder(loop, self.journal, self._on_all_blocked, self._on_diverged)
         self.calls = EngineCalls(self)
         self.open: dict[int, Attempt] = {}
@@ -266,7 +266,7 @@ class Execution:
 
     def is_only_branch(self) -> bool:
         """Return True if a wait of the calling branch is a wait of the whole run."""
-        return len(self.order.branches) <= 1 and not self._in_flight and not self.waits
+        return len(self.order.branches) <= 1 and not self._in_flight and not self.suspension
 
     def seconds_until(self, wake_at: int | None) -> float:
         """Return the seconds until a time of the store's clock."""
@@ -278,20 +278,20 @@ class Execution:
             if self.dead or self.ending:
                 raise RunDetached
             if self.draining:
-                with self.waits.keep_awake():  # the run stays due, so the next worker continues it
+                with self.suspension.keep_awake():  # the run stays due, so the next worker continues it
                     self.worker.check_drained()
                     await self.wait_forever()
             calls = self.calls
             if calls.held_back:
                 calls.send_if_caught_up()
-            if self.waits.parking is not None:
-                await self.waits.parked()
+            if self.suspension.recording is not None:
+                await self.suspension.wait_until_recorded()
             elif calls.unsaved is not None:
                 await calls.saved()
             elif self.worker.has_lease:
                 return
             else:
-                with self.waits.keep_awake():
+                with self.suspension.keep_awake():
                     await self.clock.sleep(_LEASE_RECHECK)
 
     async def wait_forever(self) -> None:
@@ -305,8 +305,8 @@ class Execution:
             raise RunDetached
         asleep = change is not None and change.wake_in is not None
         if asleep:
-            self.waits.fall_asleep()
-        with self.waits.count(place, attempt, seconds):
+            self.suspension.fall_asleep()
+        with self.suspension.mark_waiting(place, attempt, seconds):
             if not asleep:
                 self.order.recheck()
             await self.clock.sleep(max(0.0, seconds))
@@ -317,38 +317,44 @@ class Execution:
         single_step = self.calls.single_step
         if single_step is not None and single_step.is_over:
             self.spawn(single_step.stop())
-        elif self.waits.may_park and self.is_live and not self.busy:
-            self.waits.begin_parking()
+        elif self.suspension.may_suspend and self.is_live and not self.busy:
+            self.suspension.begin_recording()
             self.spawn(self._record_waiting(self.worker.hold()))
 
     def fall_asleep(self, seen: int | None) -> None:
         """Free the run's slot. With `seen` it waits for events, and stays in memory for one hold."""
-        self.waits.fall_asleep()
+        self.suspension.fall_asleep()
         if seen is not None:
             self._begin_hold()
 
     def _begin_hold(self) -> None:
-        self.waits.hold(self.worker.settings.hold, self._on_hold_over)
+        self.suspension.begin_hold(self.worker.settings.hold, self._on_hold_over)
 
     def _on_hold_over(self) -> None:
         """Release a run that waited in memory for as long as it may. Any worker claims it when its event comes."""
-        if not self.is_live or not self.waits.asleep:
+        if not self.is_live or not self.suspension.asleep:
             return
-        if self.busy or self.waits.parking or self.waits.is_kept_awake or self.order.is_checking or not self.waits:
+        if (
+            self.busy
+            or self.suspension.recording
+            or self.suspension.is_kept_awake
+            or self.order.is_checking
+            or not self.suspension
+        ):
             self._begin_hold()  # a branch is looking for its event, or continues just now
             return
-        self.waits.begin_parking()
+        self.suspension.begin_recording()
         self.spawn(self._record_waiting(0))
 
     async def _record_waiting(self, hold: int) -> None:
-        waits = self.calls.event_waits
+        waits = self.calls.begun_waits
         try:
             seen = waits.seen if waits is not None and waits.is_open else None
-            settled = await self.settle(self.waits.outcome(self.view, hold, seen))
+            settled = await self.settle(self.suspension.build_outcome(self.view, hold, seen))
         except RunDetached:
             return
         finally:
-            self.waits.end_parking()
+            self.suspension.end_recording()
         change = settled.transition.change
         if change is not None and change.release:
             self.detach()
@@ -423,7 +429,7 @@ class Execution:
         if self.dead:
             return
         self.dead = True
-        self.waits.end_hold()
+        self.suspension.end_hold()
         self.order.close()
         here = asyncio.current_task()
         for task in (*self.order.branches, *self._helpers):
@@ -459,9 +465,9 @@ class Execution:
 
     def make_release_outcome(self) -> RunReleased:
         """Return the outcome that releases the run as it is."""
-        waits, delay = self.calls.event_waits, 0.0
-        if not (self.open or self.waits.is_kept_awake):
-            delay = self.waits.first_due_in()
+        waits, delay = self.calls.begun_waits, 0.0
+        if not (self.open or self.suspension.is_kept_awake):
+            delay = self.suspension.find_first_delay()
         return RunReleased(
             run=self.view,
             open=self.open_steps(),
@@ -477,7 +483,7 @@ class Execution:
             for a in self.open.values()
             if not a.over  # an attempt that is over is being recorded already
         )
-        return (*executing, *self.waits.open_steps())
+        return (*executing, *self.suspension.list_waiting())
 
     def heartbeats(self) -> dict[tuple[int, int], str | None]:
         """Return the heartbeats that steps sent since the last call."""

@@ -162,7 +162,7 @@ class StepCall(msgspec.Struct, eq=False):
             return None
         began = self._execution.clock.monotonic()
         self._current = Attempt(self._execution, self._branch, self._step.name, self._place, self._attempt, began)
-        self._resumes = self._execution.waits.wake_up()
+        self._resumes = self._execution.suspension.wake_up()
         why = Reason(ReasonCode.CIRCUIT_OPEN, circuit=self._gate.key)
         outcome = self._make_raised_outcome(
             build_circuit_failure(why), AttemptEnd.FAILED, LetterCode.DEPENDENCY_UNAVAILABLE
@@ -179,7 +179,7 @@ class StepCall(msgspec.Struct, eq=False):
         self._current = execution.open[place.index] = attempt
         attempt.make_mark = self._make_began_outcome
         self._mark = None
-        self._resumes = execution.waits.asleep and execution.waits.wake_up()
+        self._resumes = execution.suspension.asleep and execution.suspension.wake_up()
         try:
             if step.options.transactional:
                 return await self._run_transaction(attempt, args, kwargs)
@@ -323,7 +323,7 @@ class StepCall(msgspec.Struct, eq=False):
             place=self._place,
             attempt=self._begun,
             began_ago=self._attempt_age(),
-            resumes=self._execution.waits.wake_up(),
+            resumes=self._execution.suspension.wake_up(),
             admitted=self._admitted,
         )
         await self._execution.settle(outcome)

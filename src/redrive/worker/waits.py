@@ -1,231 +1,379 @@
-"""The waits of one run: for a time, for a circuit, for events, and time limits.
+"""Waits of a run for events and for other runs: answered by what is in the store, under the run's fence.
 
-A run that waits should cost nothing. If all its branches wait, it is recorded as sleeping and frees its slot.
-If its first wait is longer than the worker's hold, the worker releases the run, which leaves memory as well.
-A wait for events has no known end: the run stays in memory for the whole hold, and is released afterwards.
+    look       read the unread events, or the other run, together with the number of wake-ups
+    register   record the wait, then look again: an event or an end that came in between is found
+    wait       until a wake-up, the limit, or the end of the hold, for which the run stays in memory
+    answer     record the answer; taking the events is part of it
+
+A wake-up only says that it is worth looking. Only the store answers a wait, so a lost wake-up costs time and never an
+answer. `seen` is the number of wake-ups at the last look: the store does not suspend a run that has more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from redrive.clock import MICROS, Clock, Timer
-from redrive.core.outcomes import EntryCancelled, EntryRef, OpenEntry, RunIdle, RunView, SleepEnded
-from redrive.errors import RunDetached
+from redrive.clock import MICROS
+from redrive.core.children import build_child_failed, build_child_failure, build_missing_run, is_answer
+from redrive.core.decide_wait import WAIT_EXPIRED_ERROR_TYPE, build_wait_failure
+from redrive.core.events import OpenWait, Wait, WaitMode, WaitState, encode_answer, match_events
+from redrive.core.failure_reason import FailureReason
+from redrive.core.outcomes import (
+    EntryCancelled,
+    EntryRef,
+    EventsRefused,
+    WaitAnswered,
+    WaitFailed,
+    WaitStarted,
+    WaitTimedOut,
+)
+from redrive.core.payload import Signature
+from redrive.core.states import EntryKind, RunStatus, StepStatus
+from redrive.core.transitions import EventUse
+from redrive.duration import to_datetime
+from redrive.errors import ConfigurationError, PayloadError, RunDetached, WaitExpired
+from redrive.reasons import Reason
+from redrive.store.encryption.keyring import Unreadable
+from redrive.store.store import repeat_until_answered
 
 if TYPE_CHECKING:
-    from redrive.worker.claimer import HeldRuns
+    from redrive.core.journal import EntryRow
+    from redrive.store.children import RunEnd
+    from redrive.store.events import EventRow
+    from redrive.worker.branches import Branch
     from redrive.worker.execution import Execution
 
-_RECHECK_INTERVAL = 30.0  # a run is parked on one circuit; if it waits for several, it checks the others this often
+NO_DEFAULT: Any = object()
+"""The default of a wait that raises when its limit has passed."""
+
+_CLOCK_PAUSE = 0.002  # seconds after which an expiry is tried again that the store's clock found too early
 
 
-class _WaitingEntry(msgspec.Struct, frozen=True, gc=False):
-    """An entry that waits: for its time (a sleep, a retry, a time limit), for a circuit, or for events.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """An event that answered a wait: its name, its payload, when it was sent and by whom."""
 
-    `due` is infinite for a wait for events without a limit.
+    name: str
+    payload: Any
+    at: datetime | None = None
+    by: str | None = None
+
+
+class WaitRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A wait as workflow code asks for it. `types`: the signatures of payloads by the name of the event, or the run.
+
+    `workflow`: that of the run that is waited for.
+    """
+
+    call: str
+    wait: Wait
+    types: dict[str, Signature | None]
+    timeout: float | None = None
+    default: Any = NO_DEFAULT
+    workflow: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the journal entry."""
+        subjects = self.workflow if self.wait.mode is WaitMode.RUN else ", ".join(self.wait.names)
+        return f"redrive.{self.call} {subjects}".rstrip()
+
+    def decode(self, name: str, text: str) -> Any:
+        """Return a payload as its type has it; PayloadError if it does not fit."""
+        signature = self.types.get(name)
+        return json.loads(text) if signature is None else signature.decode_result(text)
+
+    def read_answer(self, text: str) -> Any:
+        """Return the recorded answer as workflow code gets it."""
+        wait = self.wait
+        if wait.mode in (WaitMode.ONE, WaitMode.RUN):
+            return self.decode(wait.names[0], text)
+        found = json.loads(text)
+        if wait.mode is WaitMode.MANY:
+            return [self.decode(wait.names[0], json.dumps(each)) for each in found]
+        at = found.get("at")
+        payload = self.decode(found["name"], json.dumps(found["payload"]))
+        return Event(
+            name=found["name"], payload=payload, at=None if at is None else to_datetime(at), by=found.get("by")
+        )
+
+
+class _LiveWait(msgspec.Struct, eq=False):
+    """A wait that is executed here. `woken` is set when it has to look at its state again.
+
+    `end`: the run that is waited for, as the last look found it.
     """
 
     place: EntryRef
-    attempt: int
-    due: float
-    circuit: str | None = None
-    events: bool = False
-
-
-class Waits(msgspec.Struct, eq=False):
-    """The entries of one run that wait, and whether the run as a whole does.
-
-    `asleep`: the store shows the run as sleeping, and this worker holds it. `parking`: is done when it is
-    recorded that the run waits; None if that is not being recorded.
-    """
-
-    _clock: Clock
-    _held: HeldRuns
-    _hold_timer: Timer | None = None
-    _waits: dict[str, _WaitingEntry] = {}
-    _awake: int = 0
-    parking: asyncio.Future[None] | None = None
-    asleep: bool = False
-
-    def __bool__(self) -> bool:
-        return bool(self._waits)
-
-    def includes(self, key: str | None) -> bool:
-        """Return True if the entry with this key waits."""
-        return key in self._waits
-
-    @contextmanager
-    def count(
-        self, place: EntryRef, attempt: int, seconds: float, circuit: str | None = None, *, events: bool = False
-    ) -> Iterator[None]:
-        """Count an entry as waiting: for its time, for a circuit, or for events."""
-        self._waits[place.key] = _WaitingEntry(place, attempt, self._clock.monotonic() + seconds, circuit, events)
-        try:
-            yield
-        finally:
-            del self._waits[place.key]
-
-    def first_due_in(self) -> float:
-        """Return the seconds until the first wait for a time is over; 0 if there is none.
-
-        It is infinite if only events end the waits.
-        """
-        now = self._clock.monotonic()
-        times = (wait.due for wait in self._waits.values() if wait.circuit is None)
-        return max(0.0, min(times, default=now) - now)
-
-    def open_steps(self) -> tuple[OpenEntry, ...]:
-        """Return the entries that wait, for outcomes that concern the whole run."""
-        return tuple(
-            OpenEntry(place=wait.place, attempt=wait.attempt, executing=False) for wait in self._waits.values()
-        )
-
-    @contextmanager
-    def keep_awake(self) -> Iterator[None]:
-        """Keep the run from being parked: a branch that looks blocked continues without a result."""
-        self._awake += 1
-        try:
-            yield
-        finally:
-            self._awake -= 1
+    request: WaitRequest
+    woken: asyncio.Event
+    limit_at: int | None = None
+    end: RunEnd | None = None
 
     @property
-    def is_kept_awake(self) -> bool:
-        """True while a branch needs the run to stay as it is."""
-        return self._awake > 0
+    def is_for_run(self) -> bool:
+        """True if the wait is for the end of a run."""
+        return self.request.wait.mode is WaitMode.RUN
 
-    @property
-    def may_park(self) -> bool:
-        """True if some entry waits and nothing speaks against recording the run as waiting."""
-        return bool(self._waits) and not (self.asleep or self.parking or self._awake)
-
-    def begin_parking(self) -> None:
-        """Let new work wait until it is recorded that the run waits."""
-        self.parking = asyncio.get_running_loop().create_future()
-
-    def end_parking(self) -> None:
-        """Let new work continue: the wait is recorded, or will not be."""
-        assert self.parking is not None
-        self.parking.set_result(None)
-        self.parking = None
-
-    async def parked(self) -> None:
-        """Wait until the record of the run's wait is durable."""
-        if self.parking is not None:
-            await asyncio.shield(self.parking)
-
-    def outcome(self, run: RunView, hold: int, seen: int | None = None) -> RunIdle:
-        """Return the outcome to record: until when the run waits, for which circuit, and for events after `seen`."""
-        circuits = list(dict.fromkeys(wait.circuit for wait in self._waits.values() if wait.circuit))
-        timed = any(wait.circuit is None for wait in self._waits.values())
-        seconds = self.first_due_in() if timed else math.inf
-        if len(circuits) > 1:
-            seconds = min(seconds, _RECHECK_INTERVAL)
-        return RunIdle(
-            run=run,
-            delay=None if seconds == math.inf else int(seconds * MICROS),
-            hold=hold,
-            parked_on=circuits[0] if circuits else None,
-            seen=seen,
-        )
-
-    def fall_asleep(self) -> None:
-        """Free the run's slot: the store shows it as sleeping."""
-        self.asleep = True
-        self._held.rest(self)
-
-    def hold(self, seconds: float, on_over: Callable[[], None]) -> None:
-        """Call `on_over` after this time, unless the run continues or is detached before."""
-        self.end_hold()
-        self._hold_timer = self._clock.call_later(seconds, on_over)
-
-    def wake_up(self) -> bool:
-        """Return True if the store still shows the run as sleeping: the next write must correct that."""
-        if not self.asleep:
-            return False
-        self.asleep = False
-        self.end_hold()
-        self._held.wake(self)
-        return True
-
-    def end_hold(self) -> None:
-        """Forget the hold: the run continues, or left this worker."""
-        if self._hold_timer is not None:
-            self._hold_timer.cancel()
-            self._hold_timer = None
+    def describe(self) -> OpenWait:
+        return OpenWait(index=self.place.index, wait=self.request.wait, limit_at=self.limit_at)
 
 
-class TimeLimit:
-    """A time limit for one block of workflow code; it cancels the task inside when the time is up.
+class Waits:
+    """The waits of one run for events and for other runs.
 
-    Without `watch` or `fire_recorded` it does nothing: the journal says that its block was left in time.
-
-    Reaching the limit is a recorded result like a step's, and is delivered in order like one, so a resumed
-    run is interrupted at the same place again.
+    `seen`: the wake-ups at the last look. `_known`: the highest number of wake-ups that was reported to this process.
+    `_used`: numbers of events that a wait of this execution took or set aside; the store may not show that yet.
     """
 
-    def __init__(self, execution: Execution, place: EntryRef, task: asyncio.Task[object]) -> None:
+    def __init__(self, execution: Execution) -> None:
         self._execution = execution
-        self._place = place
-        self._task = task
-        self._watch: asyncio.Task[None] | None = None
-        self._waiting = ExitStack()
-        self._fired = False
-        self._recorded = True
+        self._open: dict[int, _LiveWait] = {}
+        self._unread: tuple[EventRow, ...] = ()
+        self._used: set[int] = set()
+        self._known = 0
+        self.seen = 0
 
-    def watch(self, seconds: float) -> None:
-        """Fire after this many seconds."""
-        self._recorded = False
-        # Counted as waiting from now on: the block may wait for something else before the task begins.
-        self._waiting.enter_context(self._execution.waits.count(self._place, 1, seconds))
-        self._start_task(self._wait(seconds))
+    @property
+    def is_open(self) -> bool:
+        """True while a branch waits for an event."""
+        return bool(self._open)
 
-    def fire_recorded(self, done: int) -> None:
-        """Fire again in order, because the journal says that the limit was reached."""
-        self._start_task(self._fire(done))
+    def wake(self, wakeups: int) -> None:
+        """Let the waits look again, if the run has more wake-ups than they have seen."""
+        self._known = max(self._known, wakeups)
+        if self._known > self.seen:
+            for wait in self._open.values():
+                wait.woken.set()
 
-    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        self._execution.order.add_limit()
-        self._watch = self._execution.spawn(work)
-
-    async def _wait(self, seconds: float) -> None:
+    async def wait(self, branch: Branch, request: WaitRequest) -> Any:
+        """Return the answer of a wait: from the record, or when its events are there."""
         execution = self._execution
+        calls = execution.calls
+        branch, place, entry = calls.find_entry(branch, EntryKind.WAIT, request.name)
+        with calls.mark_blocked(branch):
+            try:
+                if entry is not None and entry.done is not None:
+                    await execution.order.pass_result(entry.done, entry.key)
+                    if entry.status in (StepStatus.SUCCESS, StepStatus.SKIPPED):
+                        return self._read_recorded(request, entry)
+                    return self._give_up(request, place, FailureReason.from_json(entry.failure or ""))
+                if entry is not None and entry.status is StepStatus.CANCELLED:
+                    await execution.wait_forever()
+                return await self._wait_live(request, place, entry)
+            except asyncio.CancelledError:
+                recorded = entry is not None and entry.status is not StepStatus.RUNNING
+                if not execution.dead and not recorded and not execution.worker.is_being_cancelled:
+                    resumes = execution.suspension.wake_up()
+                    await execution.settle(EntryCancelled(run=execution.view, place=place, resumes=resumes))
+                raise
+
+    def _read_recorded(self, request: WaitRequest, entry: EntryRow) -> Any:
         try:
-            await execution.clock.sleep(seconds)
-            self._waiting.close()
-            await execution.order.begin(self._place.key)
-            await execution.ready()
-            done = execution.journal.new_done_number()
-            self._recorded = True
-            resumes = execution.waits.wake_up()
-            await execution.settle(SleepEnded(run=execution.view, place=self._place, done=done, resumes=resumes))
-            await self._fire(done)
-        except RunDetached:
-            return
+            return request.read_answer(entry.output or "null")
+        except PayloadError as error:
+            self._execution.calls.load_error = error
+            raise
 
-    async def _fire(self, done: int) -> None:
-        await self._execution.order.pass_result(done, self._place.key)
-        self._fired = True
-        self._task.cancel()
+    def _give_up(self, request: WaitRequest, place: EntryRef, ending: FailureReason) -> Any:
+        """Return the default of a wait whose limit has passed, or raise; so for a run that failed."""
+        if request.default is not NO_DEFAULT:
+            return request.default
+        self._execution.calls.step_failed(ending, place, 1)
+        if ending.failure.error_type != WAIT_EXPIRED_ERROR_TYPE:
+            raise build_child_failed(ending, key=place.key)
+        raise WaitExpired(str(ending.reason), key=place.key)
 
-    def leave(self, kind: type[BaseException] | None) -> bool:
-        """End the limit with its block. Return True if the block is left because of this limit alone."""
+    async def _wait_live(self, request: WaitRequest, place: EntryRef, entry: EntryRow | None) -> Any:
         execution = self._execution
-        if self._watch is not None:
-            self._watch.cancel()
-            execution.order.remove_limit()
-        self._waiting.close()
-        if not self._recorded and not execution.dead:
-            execution.worker.committer.post(
-                EntryCancelled(run=execution.view, place=self._place, resumes=execution.waits.wake_up())
+        await execution.calls.wait_until_live(place)
+        live = _LiveWait(place, request, asyncio.Event(), None if entry is None else entry.wake_at)
+        registered = entry is not None
+        self._open[place.index] = live
+        execution.worker.waits_by_run[execution.claimed.id] = self
+        try:
+            while True:
+                state = await (self._look_at_run(live) if live.is_for_run else self._look(live))
+                if live.end is not None and self._is_answered(live.end, request):
+                    return await self._answer_by_end(live, live.end)
+                if state is None:
+                    return await self._fail(live, build_missing_run(place, request.wait.names[0]))
+                if state.events:
+                    values = await self._decode_events(live, state.events)
+                    if values is not None:
+                        return await self._answer(live, state.events, encode_answer(request.wait, values))
+                elif not registered:
+                    await self._register(live)
+                    registered = True  # and look again: an event may have come since the first look
+                elif not state.expired:
+                    await self._pause(live, state.due_at)
+                elif (ending := await self._expire(live)) is not None:
+                    return self._give_up(request, place, ending)
+        finally:
+            del self._open[place.index]
+            if not self._open:
+                execution.worker.waits_by_run.pop(execution.claimed.id, None)
+
+    async def _look(self, live: _LiveWait) -> WaitState:
+        """Read the unread events; return the state of this wait, and let other waits look that have an answer."""
+        execution = self._execution
+        await execution.ready()
+        live.woken.clear()
+        backend, run = execution.worker.backend, execution.claimed.id
+        with execution.calls.ask_store():
+            mailbox = await repeat_until_answered(lambda: backend.mailbox(run), execution.clock)
+        if mailbox is None or mailbox.fence != execution.view.fence:
+            execution.detach()  # it was taken away; nothing that is found here may be used
+            raise RunDetached
+        self.seen = max(self.seen, mailbox.wakeups)
+        self._unread = tuple([event for event in mailbox.events if event.seq not in self._used])
+        waits = [each.describe() for each in self._open.values() if not each.is_for_run]
+        states = match_events(waits, self._unread, backend.now())
+        for other in self._open.values():
+            if other is not live and not other.is_for_run and states[other.place.index].events:
+                other.woken.set()
+        return states[live.place.index]
+
+    async def _look_at_run(self, live: _LiveWait) -> WaitState | None:
+        """Read the run that is waited for; return the state of this wait, None if that run does not exist."""
+        execution = self._execution
+        await execution.ready()
+        live.woken.clear()
+        backend, run, run_id = execution.worker.backend, execution.claimed.id, live.request.wait.names[0]
+        with execution.calls.ask_store():
+            found = await repeat_until_answered(lambda: backend.awaited_run(run, run_id), execution.clock)
+        if found is None or found.fence != execution.view.fence:
+            execution.detach()  # as in `_look`
+            raise RunDetached
+        self.seen = max(self.seen, found.wakeups)
+        live.end = found.end
+        if found.end is None:
+            return None
+        expired = live.limit_at is not None and backend.now() >= live.limit_at
+        return WaitState(expired=expired, due_at=live.limit_at)
+
+    def _is_answered(self, end: RunEnd, request: WaitRequest) -> bool:
+        return is_answer(end.status, end.open_letter, request.wait.letters)
+
+    async def _answer_by_end(self, live: _LiveWait, end: RunEnd) -> Any:
+        """Record the result of the run that was waited for, or its failure."""
+        if isinstance(end.output, Unreadable):
+            raise ConfigurationError(end.output.why)
+        if end.status is not RunStatus.SUCCESS:
+            return await self._fail(live, build_child_failure(live.place, end.run_id, end.status, end.failure))
+        return await self._answer(live, (), end.output or "null")
+
+    async def _fail(self, live: _LiveWait, ending: FailureReason) -> Any:
+        execution, place = self._execution, live.place
+        done, resumes = execution.journal.new_done_number(), execution.suspension.wake_up()
+        await execution.settle(
+            WaitFailed(
+                run=execution.view,
+                place=place,
+                done=done,
+                input=live.request.wait.to_json(),
+                ending=ending,
+                resumes=resumes,
             )
-        if not self._fired:
-            return False
-        return self._task.uncancel() == 0 and kind is not None and issubclass(kind, asyncio.CancelledError)
+        )
+        await execution.order.pass_result(done, place.key)
+        return self._give_up(live.request, place, ending)
+
+    async def _decode_events(self, live: _LiveWait, numbers: tuple[int, ...]) -> list[EventRow] | None:
+        """Return the events that answer a wait; None if some do not fit its type and were set aside."""
+        found = [event for event in self._unread if event.seq in numbers]
+        refused: list[EventUse] = []
+        for event in found:
+            if isinstance(event.payload, Unreadable):
+                raise ConfigurationError(event.payload.why)
+            try:
+                live.request.decode(event.name, event.payload)
+            except PayloadError as error:
+                reason = Reason.of_error(error).to_text()
+                refused.append(EventUse(seq=event.seq, index=live.place.index, refused=reason))
+        if not refused:
+            return found
+        self._used.update(use.seq for use in refused)
+        execution = self._execution
+        await execution.settle(EventsRefused(run=execution.view, place=live.place, uses=tuple(refused)))
+        return None
+
+    async def _register(self, live: _LiveWait) -> None:
+        """Record the wait. A run that does nothing else sleeps from now on."""
+        execution, request = self._execution, live.request
+        delay = None if request.timeout is None else int(request.timeout * MICROS)
+        outcome = WaitStarted(
+            run=execution.view,
+            place=live.place,
+            delay=delay,
+            input=request.wait.to_json(),
+            subjects=request.wait.names if live.end is None else (live.end.subject,),
+            kind=request.wait.kind,
+            seen=self.seen,
+            idle=execution.is_only_branch(),
+            hold=execution.worker.hold(),
+        )
+        settled = await execution.settle(outcome)
+        live.limit_at = None if delay is None else settled.now + delay
+        change = settled.transition.change
+        if change is not None and change.release:
+            execution.detach()
+            raise RunDetached
+        if change is not None:
+            execution.fall_asleep(self.seen)
+
+    async def _pause(self, live: _LiveWait, due_at: int | None) -> None:
+        """Wait for a wake-up, or for the time at which the state of the wait changes by itself."""
+        execution = self._execution
+        seconds = math.inf if due_at is None else execution.seconds_until(due_at)
+        with execution.suspension.mark_waiting(live.place, 1, seconds):
+            if not execution.suspension.asleep:
+                execution.order.recheck()  # perhaps every branch waits now
+            timer = None if due_at is None else execution.clock.call_later(seconds, live.woken.set)
+            try:
+                await live.woken.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
+
+    async def _answer(self, live: _LiveWait, numbers: tuple[int, ...], text: str) -> Any:
+        execution, wait, place = self._execution, live.request.wait, live.place
+        self._used.update(numbers)
+        done, resumes = execution.journal.new_done_number(), execution.suspension.wake_up()
+        await execution.settle(
+            WaitAnswered(
+                run=execution.view,
+                place=place,
+                done=done,
+                input=wait.to_json(),
+                output=text,
+                uses=tuple(EventUse(seq=seq, index=place.index) for seq in numbers),
+                resumes=resumes,
+            )
+        )
+        await execution.order.pass_result(done, place.key)
+        return live.request.read_answer(text)
+
+    async def _expire(self, live: _LiveWait) -> FailureReason | None:
+        """Record that the limit has passed; None if the store refuses that, because an event came in time."""
+        execution, place = self._execution, live.place
+        limit = int((live.request.timeout or 0) * MICROS)
+        done, resumes = execution.journal.new_done_number(), execution.suspension.wake_up()
+        outcome = WaitTimedOut(run=execution.view, place=place, done=done, seen=self.seen, limit=limit, resumes=resumes)
+        settled = await execution.submit(outcome)
+        if not settled.kept:
+            if resumes:
+                execution.fall_asleep(self.seen)  # the store still shows it so
+            # The clock of the store may be behind. The next look notices if the run was taken away.
+            await execution.clock.sleep(_CLOCK_PAUSE)
+            return None
+        execution.check(settled)
+        await execution.order.pass_result(done, place.key)
+        return build_wait_failure(place, limit)

@@ -48,10 +48,10 @@ from redrive.worker.circuits import Circuits
 from redrive.worker.claimer import Claimer, HeldRuns, Wakeup
 from redrive.worker.committer import Committer, MessageForwarder
 from redrive.worker.definitions import Step, WorkflowDefinition
-from redrive.worker.events import EventWaits
 from redrive.worker.execution import Execution
 from redrive.worker.lease import HeldRunsReport, Lease
 from redrive.worker.rollback import ActionRunner
+from redrive.worker.waits import Waits
 
 log = logging.getLogger("redrive.worker")
 
@@ -129,7 +129,7 @@ class Worker:
         self._claiming: asyncio.Task[None] | None = None
         self._drained: asyncio.Event
         self._services: list[asyncio.Task[None]] = []
-        self.event_waits: dict[int, EventWaits] = {}  # of the runs held here that wait for events
+        self.waits_by_run: dict[int, Waits] = {}  # of the runs held here that wait for events
         self._event_hint = Wakeup(clock)
         self._undo_factory: Callable[[], None] = lambda: None
         self.automatic = True  # False: a test renews the lease and moves the clock
@@ -171,17 +171,17 @@ class Worker:
     def _on_other_commit(self) -> None:
         """Look for what another process may have published or sent."""
         self.on_published()
-        if self.event_waits:
+        if self.waits_by_run:
             self._event_hint.notify()
 
     async def _watch_events(self) -> None:
         """Wake runs held here whose events other processes sent, for as long as the task lives."""
         while True:
             await self._event_hint.wait(self.settings.poll)
-            if not self.event_waits:
+            if not self.waits_by_run:
                 continue
             try:
-                found = await self.backend.wakeups(list(self.event_waits))
+                found = await self.backend.wakeups(list(self.waits_by_run))
             except StoreError as error:
                 log.debug("could not look for events, trying again: %s", error)
                 continue
@@ -190,7 +190,7 @@ class Worker:
 
     def wake_waits(self, run: int, wakeups: int) -> None:
         """Let the waits of a run look for events, if the run is held here and waits."""
-        if (waits := self.event_waits.get(run)) is not None:
+        if (waits := self.waits_by_run.get(run)) is not None:
             waits.wake(wakeups)
 
     async def _enlist(self) -> None:
