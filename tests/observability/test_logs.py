@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from engines import OnStore
 
+import redrive
 from redrive import NonRetryable, Redrive, RetryPolicy
 from redrive.core.redact import Redactor
 from redrive.observability.logs import RUN_FIELDS, AboutRun, ConsoleFormatter, JsonFormatter
@@ -140,6 +141,25 @@ async def test_a_run_that_fails_without_a_letter_is_logged_too() -> None:
     (line,) = [line for line in told if line["logger"] == "redrive.runs"]
     assert (line["run_id"], line["decision"]) == (run.id, "FAILED")
     assert "hunter2" not in json.dumps(line)
+
+
+async def test_a_run_past_its_deadline_is_logged() -> None:
+    app = Redrive("sqlite:///:memory:")
+
+    @app.workflow(timeout="1m")
+    async def wait() -> None:
+        await redrive.sleep("1h")
+
+    @app.workflow(timeout="1m", dead_letter=False)
+    async def wait_silently() -> None:
+        await redrive.sleep("1h")
+
+    with lines() as told:
+        async with engine(app) as e:
+            runs = [(await e.run(each)).id for each in (wait, wait_silently)]
+    letter, silent = [line for line in told if line["logger"] == "redrive.runs"]
+    assert (letter["run_id"], letter["level"], letter["code"]) == (runs[0], "ERROR", "timeout")
+    assert (silent["run_id"], silent["level"], silent["decision"]) == (runs[1], "WARNING", "TIMED_OUT")
 
 
 def test_console_lines_end_with_the_fields_that_the_text_does_not_mention() -> None:

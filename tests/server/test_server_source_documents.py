@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pytest
-from server_kit import World, access_of, opened
+from server_document import operations
+from server_kit import World, access_of, opened, served_in_thread
 
 from redrive.core.roles import Role
 from redrive.store.accounts import NewToken, TokenKind
@@ -204,3 +208,44 @@ def test_accounting_story_an_organisation_s_data_can_be_exported(own_world: Worl
     assert {line["tenant"] for line in lines if line["kind"] == "run"} == {"acme"}
     assert "k3y-s3cr3t" in text
     assert world.ids["globex"]["run"] not in text
+
+
+def test_accounting_story_stacks_are_shown_to_staff_and_with_the_right_to_see_payloads(world: World) -> None:
+    letter = world.ids["acme"]["letter"]
+
+    async def token() -> str:
+        async with opened(world.url) as store:
+            new = NewToken(tenant="acme", role=Role.VIEWER, name="sees", payloads=True)
+            return (await access_of(store).create_token(new)).secret
+
+    for client, sees in (
+        (world.client("acme", "VIEWER"), False),
+        (world.client("acme", "STAFF"), True),
+        (world.bearer(asyncio.run(token())), True),
+    ):
+        shown = client.get(f"/workflow-dlq/{letter}").json()
+        stacks = [shown["stack"], *(attempt["stack"] for step in shown["steps"] for attempt in step["attempts"])]
+        assert len(stacks) > 1
+        assert [str(stack).startswith("Traceback") for stack in stacks] == [sees] * len(stacks)
+        assert ("Traceback" in client.get(f"/runs/{shown['run_id']}").text) is sees
+
+
+def test_security_checklist_every_change_over_http_is_audited(tmp_path: Path) -> None:
+    quiet = {
+        "POST /runs:results",  # reads results
+        "PUT /views/{list}/{name}", "DELETE /views/{list}/{name}", "POST /notifications/read",  # the caller's own
+        "POST /circuits/{key}/open", "POST /tenants/{name}/enable",  # it is so already
+    }  # fmt: skip
+    noted, silent = [], set()
+    with served_in_thread("sqlite", tmp_path) as world, closing(sqlite3.connect(world.url.partition("///")[2])) as con:
+        for one in operations():
+            roles = [role for role in (Role.OWNER, Role.WORKER) if one.allows(role)]
+            if one.method == "get" or one.is_open or not roles or one.name == "DELETE /tenants/{name}":
+                continue
+            before = con.execute("SELECT count(*) FROM audit").fetchone()
+            path = one.url(world.ids["acme"]).removeprefix("/api/v1")
+            if world.client("acme", roles[0]).request(one.method.upper(), path, json=one.body()).is_success:
+                told = con.execute("SELECT count(*) FROM audit").fetchone() != before
+                noted.append(one.name) if told else silent.add(one.name)
+    assert silent == quiet
+    assert len(noted) > 30

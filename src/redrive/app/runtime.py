@@ -215,7 +215,7 @@ class Runtime(RuntimeBase):
         self.purger = self.new_purger(store)
         self.group_aggregator = chores.GroupAggregator(store)
         self.letter_escalator = self.new_letter_escalator(store)
-        self.replay_counter = None if self.counters is None else chores.ReplayCounter(store, self.counters)
+        self.replay_counter = chores.ReplayCounter(store)
         self.bulk_worker = self.new_bulk_worker(store)
         self.circuit_updater = self.new_circuit_updater(store)
         self.scheduler = self.new_scheduler(store)
@@ -445,12 +445,10 @@ class Runtime(RuntimeBase):
         """Repeat the chores of this process."""
         clock, bulk = self.clock, self.bulk_worker
         often = (
-            *(self.notification_chore, self.reaper, self.group_aggregator),
+            *(self.notification_chore, self.reaper, self.group_aggregator, self.replay_counter),
             *(self.circuit_updater, self.scheduler, self.child_updater),
         )
         loops = [chores.run_every(interval, chore.run_once, clock) for chore in often]
-        if self.replay_counter is not None:
-            loops.append(chores.run_every(interval, self.replay_counter.run_once, clock))
         seldom = interval * _SLOW_CHORE_FACTOR
         loops += [chores.run_every(seldom, chore.run_once, clock) for chore in (self.purger, self.unclaimable_monitor)]
         loops.append(chores.run_every(interval, self.letter_escalator.run_once, clock))

@@ -15,7 +15,6 @@ from redrive.core.states import LetterStatus
 from redrive.core.transitions import AuditWrite
 from redrive.duration import FOREVER
 from redrive.errors import StoreError
-from redrive.observability.counters import Counters
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
 from redrive.settings import Settings
@@ -175,22 +174,20 @@ class GroupAggregator:
 
 
 class ReplayCounter:
-    """Adds the replays that users decided on to the metrics of this process, each in one process only.
+    """Counts the replays that users decided on, for metrics. Any number of processes do so; none counts one twice.
 
-    They are counted where they are stored: the command line may decide on them in a process that is never scraped.
+    The numbers are in the store: the command line may decide on a replay in a process that is never scraped, and a
+    process that starts later reports all replays before it.
     """
 
-    def __init__(self, store: Store, counters: Counters) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._counters = counters
 
     async def run_once(self) -> int:
         """Count all replays that no process has counted yet; return their number."""
         total = 0
-        while found := await self._store.take_uncounted_replays(_REPLAY_BATCH):
-            for workflow, mode in found:
-                self._counters.replayed(workflow, mode)
-            total += len(found)
+        while found := await self._store.count_replays(_REPLAY_BATCH):
+            total += found
         return total
 
 

@@ -132,7 +132,6 @@ class Counters:
         self.steps: dict[tuple[str, EntryKind, str], StepCounters] = {}
         self.runs: Counter[tuple[str, str]] = Counter()
         self.letters: Counter[tuple[str, str, str]] = Counter()
-        self.replays: Counter[tuple[str, str]] = Counter()
         self.replay_ends: Counter[tuple[str, str]] = Counter()
         self.delays: dict[str, Histogram] = {}
         self.batches = Histogram(SIZE_BUCKETS)
@@ -201,10 +200,6 @@ class Counters:
                 step.ends[attempt.end] += 1
                 if attempt.end is not AttemptEnd.PARKED:
                     step.seconds.add(attempt.began_ago / 1e6)
-
-    def replayed(self, workflow: str, mode: str) -> None:
-        """Count a replay that a user requested in any process."""
-        self.replays[self.workflows.find(workflow), mode] += 1
 
     def delivered(self, sink: str, end: str, seconds: float) -> None:
         """Count a delivery attempt, `seconds` after the message was committed."""

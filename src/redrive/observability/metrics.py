@@ -47,7 +47,6 @@ METRICS = {
     "workflow_compensation_outcomes_total": "Outcomes of compensations",
     "workflow_runs_finished_total": "Finished runs, by status",
     "workflow_dlq_moves_total": "Dead letters written, by stage and code",
-    "workflow_dlq_replays_total": "Replays that were started, by mode",
     "workflow_dlq_replay_outcomes_total": "Outcomes of replayed runs",
     "workflow_commit_batch_size": "Outcomes in one commit",
     "workflow_writes_refused_total": "Outcomes refused because another worker had the run by then",
@@ -55,6 +54,7 @@ METRICS = {
     "workflow_runs_lost_total": "Runs that were taken from this process",
     "workflow_worker_deaths_total": "Dead workers whose runs this process recovered",
     "workflow_outbox_deliveries_total": "Delivery attempts of messages, by sink and outcome",
+    "workflow_dlq_replays_total": "Replays since the store was created, by mode",
     "workflow_dlq_depth": "Open dead letters",
     "workflow_dlq_oldest_age_seconds": "Age of the oldest open dead letter",
     "workflow_runs_due": "Runs that a worker could claim now",
@@ -142,7 +142,6 @@ def _step_metrics(counters: Counters) -> Iterator[Metric]:
     workflow = ("workflow",)
     yield _counter("workflow_runs_finished_total", (*workflow, "status"), list(counters.runs.items()))
     yield _counter("workflow_dlq_moves_total", (*workflow, "stage", "code"), list(counters.letters.items()))
-    yield _counter("workflow_dlq_replays_total", (*workflow, "mode"), list(counters.replays.items()))
     yield _counter("workflow_dlq_replay_outcomes_total", (*workflow, "outcome"), list(counters.replay_ends.items()))
     deliveries = [((sink, end.lower()), n) for (sink, end), n in list(counters.deliveries.items())]
     yield _counter("workflow_outbox_deliveries_total", ("sink", "outcome"), deliveries)
@@ -187,6 +186,10 @@ def _store_metrics(found: StoreStats, labels: Counters) -> Iterator[Metric]:
     yield _gauge("workflow_runs_parked", (), [((), found.parked)])
     yield _gauge("workflow_event_waits", (), [((), found.waiting)])
     yield _gauge("workflow_unread_events", (), [((), found.unread_events)])
+    replays: Counter[tuple[str, ...]] = Counter()
+    for counted in found.replays:
+        replays[workflows.find(counted.workflow), counted.mode] += counted.total
+    yield _counter("workflow_dlq_replays_total", ("workflow", "mode"), replays.items())
     circuits: Counter[tuple[str, ...]] = Counter()
     for circuit in found.circuits:
         circuits[labels.circuits.find(circuit.key), circuit.status.value] += circuit.count

@@ -84,6 +84,14 @@ class SinkLag(msgspec.Struct, frozen=True, gc=False):
     due_since: int | None
 
 
+class ReplayCount(msgspec.Struct, frozen=True, gc=False):
+    """Number of replays of one workflow in one mode since the store was created."""
+
+    workflow: str
+    mode: str
+    total: int
+
+
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a store at one moment. Times are microseconds since 1970.
 
@@ -105,6 +113,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     unread_events: int = 0
     circuits: tuple[CircuitCount, ...] = ()
     sinks: tuple[SinkLag, ...] = ()
+    replays: tuple[ReplayCount, ...] = ()
     workers: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
@@ -137,8 +146,8 @@ class StatsStore(StatsDesk, Protocol):
     async def stats(self) -> StoreStats:
         """Return the state of the store, counted up to limits and along indexes."""
 
-    async def take_uncounted_replays(self, limit: int) -> list[tuple[str, str]]:
-        """Return workflow and mode of replays that no process has counted yet, and mark them as counted."""
+    async def count_replays(self, limit: int) -> int:
+        """Add replays that no process has counted yet to the numbers of replays; return how many were added."""
 
     async def unclaimable(self, workflows: Sequence[str]) -> list[UnclaimableRuns]:
         """Return the due runs that no worker can claim, by workflow and queue.
@@ -174,17 +183,27 @@ class StatsCalls:
             unread_events=await session.value(SQL["unread_events"], **limits),
             circuits=tuple(CircuitCount(key, CircuitStatus(status), count) for key, status, count in circuits),
             sinks=tuple(SinkLag(*row) for row in await session.rows(SQL["sink_lags"], **limits)),
+            replays=tuple(ReplayCount(*row) for row in await session.rows(SQL["replay_counts"], **limits)),
             workers=dict(await session.rows(SQL["workers_by_state"], **limits)),
         )
 
     @write_call()
-    async def take_uncounted_replays(self, session: Session, limit: int) -> list[tuple[str, str]]:
+    async def count_replays(self, session: Session, limit: int) -> int:
         async with session.transaction():
             found = await session.rows(SQL["take_uncounted_replays"], most=limit)
+            if not found:
+                return 0
             ids = sorted({run_id for run_id, _ in found})
-            workflows = dict(await session.rows(SQL["workflows_of_runs"], ids=ids)) if ids else {}
-        # A run that was purged meanwhile has no workflow any more.
-        return [(workflows.get(run_id, ""), mode) for run_id, mode in found]
+            workflows = dict(await session.rows(SQL["workflows_of_runs"], ids=ids))
+            # In one order, so that two processes that add to the same rows do not wait for each other in a circle.
+            counts = sorted(Counter((workflows.get(run_id, ""), mode) for run_id, mode in found).items())
+            await session.rows(
+                SQL["add_replay_counts"],
+                workflows=[workflow for (workflow, _), _ in counts],
+                modes=[mode for (_, mode), _ in counts],
+                totals=[total for _, total in counts],
+            )
+        return len(found)
 
     @read_call()
     async def attention(self, session: Session, *, tenant: str | None = None) -> Attention:

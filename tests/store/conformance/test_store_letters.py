@@ -11,6 +11,7 @@ from redrive.core.transitions import RunWrite
 from redrive.records import replace
 from redrive.store.chores import PurgeRequest
 from redrive.store.letters import Triage
+from redrive.store.stats import ReplayCount
 from redrive.store.workers import ClaimedRun
 
 PURGE = PurgeRequest(runs=DAY, letters=DAY, workers=900 * DAY, limit=100)
@@ -255,10 +256,23 @@ async def test_closed_letters_are_purged_after_their_retention_with_their_replay
     assert len((await case_of(kit, still_open.public_id)).replays) == 1
 
 
-async def test_each_replay_is_returned_once_for_counting(kit: Kit) -> None:
+async def test_each_replay_is_counted_once_and_purges_do_not_change_the_number(kit: Kit) -> None:
     _, run = await failed(kit)
-    assert await kit.store.take_uncounted_replays(10) == []
+    assert (await kit.store.count_replays(10), (await kit.store.stats()).replays) == (0, ())
     new = kit.new(root=run.public_id)
     assert (await kit.store.apply([restarts(run, new)]))[0].kept
-    assert await kit.store.take_uncounted_replays(10) == [(new.workflow, "FULL")]
-    assert await kit.store.take_uncounted_replays(10) == []
+    assert [await kit.store.count_replays(10) for _ in range(2)] == [1, 0]
+    other, again = await failed(kit)
+    for _ in range(3):
+        claim = await replayed(kit, other, again)
+        await kit.store.apply([fails_again(claim)], worker=other)
+        again = await kit.look(claim)
+    stores = [kit.store, await kit.beside()]
+    assert sum([await store.count_replays(2) for store in stores]) == 3
+    await kit.store.apply([closes(again, RESOLVED)])
+    kit.clock.move(100 * DAY)
+    await kit.store.purge(PURGE)
+    assert (await kit.store.stats()).replays == (
+        ReplayCount(again.workflow, "FROM_FAILED", 3),
+        ReplayCount(new.workflow, "FULL", 1),
+    )

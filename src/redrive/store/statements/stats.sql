@@ -73,7 +73,7 @@ SELECT CASE WHEN w.state = 'LIVE' AND w.lease_until < CAST(:now AS bigint) THEN 
 FROM redrive.workers AS w GROUP BY 1;
 
 -- name: take_uncounted_replays
--- Mark replays as counted, the oldest first, and return them.
+-- Mark replays as counted, the oldest first, and return them. Another process skips those that are being counted.
 UPDATE redrive.replays SET counted = 1
 WHERE (letter, number) IN (SELECT o.letter, o.number FROM redrive.replays AS o /* INDEXED BY replays_uncounted */
                            WHERE o.counted = 0 ORDER BY o.at LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED)
@@ -82,3 +82,16 @@ RETURNING run_id, mode;
 -- name: workflows_of_runs
 -- The workflows of runs.
 SELECT public_id, workflow FROM redrive.runs WHERE public_id = ANY (CAST(:ids AS text[]));
+
+-- name: add_replay_counts
+-- Add to the numbers of replays.
+INSERT INTO redrive.replay_counts AS c (workflow, mode, total)
+SELECT w.workflow, w.mode, w.total
+FROM unnest(CAST(:workflows AS text[]), CAST(:modes AS text[]), CAST(:totals AS bigint[])) AS w (workflow, mode, total)
+WHERE true
+ON CONFLICT (workflow, mode) DO UPDATE SET total = c.total + excluded.total;
+
+-- name: replay_counts
+-- The numbers of replays, the largest first.
+SELECT c.workflow, c.mode, c.total FROM redrive.replay_counts AS c
+ORDER BY c.total DESC, c.workflow, c.mode LIMIT CAST(:counted AS bigint);

@@ -385,11 +385,20 @@ CREATE TABLE redrive.replays (
     at       bigint  NOT NULL,
     ended_at bigint,
     outcome  text,
-    counted  integer NOT NULL DEFAULT 0,  -- a process has added it to its metrics
+    counted  integer NOT NULL DEFAULT 0,  -- it is part of replay_counts
     PRIMARY KEY (letter, number),
     CHECK ((ended_at IS NULL) = (outcome IS NULL))
 ) WITH (fillfactor = 70);
 CREATE INDEX replays_uncounted ON redrive.replays (at) WHERE counted = 0;
+
+-- The number of replays since the store was created, of all tenants, for metrics: replays themselves are purged.
+-- workflow is empty if the run was purged before its replay was counted.
+CREATE TABLE redrive.replay_counts (
+    workflow text   COLLATE "C" NOT NULL,
+    mode     text   NOT NULL,
+    total    bigint NOT NULL,
+    PRIMARY KEY (workflow, mode)
+);
 
 -- Changes in the number of letters with one cause. The triggers below write them with the change itself, and a chore adds
 -- them to the groups a moment later, so that an outage with one cause appends rows instead of waiting for one row.

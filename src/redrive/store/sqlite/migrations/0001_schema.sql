@@ -392,11 +392,20 @@ CREATE TABLE replays (
     at       INTEGER NOT NULL,
     ended_at INTEGER,
     outcome  TEXT,
-    counted  INTEGER NOT NULL DEFAULT 0,  -- a process has added it to its metrics
+    counted  INTEGER NOT NULL DEFAULT 0,  -- it is part of replay_counts
     PRIMARY KEY (letter, number),
     CHECK ((ended_at IS NULL) = (outcome IS NULL))
 ) WITHOUT ROWID;
 CREATE INDEX replays_uncounted ON replays (at) WHERE counted = 0;
+
+-- The number of replays since the store was created, of all tenants, for metrics: replays themselves are purged.
+-- workflow is empty if the run was purged before its replay was counted.
+CREATE TABLE replay_counts (
+    workflow TEXT    NOT NULL,
+    mode     TEXT    NOT NULL,
+    total    INTEGER NOT NULL,
+    PRIMARY KEY (workflow, mode)
+) WITHOUT ROWID;
 
 -- Changes in the number of letters with one cause. The triggers below write them with the change itself, and a chore adds
 -- them to the groups a moment later, so that an outage with one cause appends rows instead of waiting for one row.
