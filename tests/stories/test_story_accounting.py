@@ -282,7 +282,7 @@ async def test_scenario_8_errors_are_classified_and_handled_accordingly(
     app, closing = world.closing()
     name = "step 2" if place == "a step" else "rollback 2"
     step = app.registered_steps[name]
-    step.marked(retry=RetryPolicy(max_retries=2, base_delay=1))
+    step.set_options(retry=RetryPolicy(max_retries=2, base_delay=1))
     async with engine(app) as e:
         with faults(step=name, fail=[error] * tries):
             run = await e.run(closing, "2030-01")
@@ -294,7 +294,7 @@ async def test_scenario_8_errors_are_classified_and_handled_accordingly(
 async def test_scenario_8_unknown_errors_are_handled_as_configured() -> None:
     world = Rollbacks()
     app, closing = world.closing()
-    app.registered_steps["step 2"].marked(retry=RetryPolicy(max_retries=2, never_retry_on=["unknown"]))
+    app.registered_steps["step 2"].set_options(retry=RetryPolicy(max_retries=2, never_retry_on=["unknown"]))
     async with engine(app) as e:
         with faults(step="step 2", fail=[Exception("odd")]):
             run = await e.run(closing, "2030-01")

@@ -117,7 +117,7 @@ def register_step(
         step.confirm = _register_follow_up(app, step, request.confirm, "confirm", names)
         cancel = _register_follow_up(app, step, request.cancel, "cancel", names)
         step.cancel = Compensation(step=cancel, uncertain=follow_up_steps.accepts_missing_result(cancel))
-        step.marked(confirm=step.confirm.name, cancel=cancel.name)
+        step.set_options(confirm=step.confirm.name, cancel=cancel.name)
     if request.compensate is not None:
         _register_compensation(app, step, request.compensate, names)
     app.registered_steps[name] = step
@@ -164,7 +164,7 @@ def _register_compensation(
         )
     undo = _register_follow_up(app, step, definition, "undo", names, uncertain=uncertain, **options)
     step.undo = Compensation(step=undo, uncertain=uncertain)
-    step.marked(undo=undo.name)
+    step.set_options(undo=undo.name)
     app.on_registered()
     return undo
 

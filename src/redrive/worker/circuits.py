@@ -105,11 +105,11 @@ class Circuits:
 
     def admit_now(self, step: Step[Any, Any], tenant: str, workflow: str) -> AdmittedCall | None:
         """Return the admission of a call that may go out at once; None if the circuit may not be closed."""
-        fresh = step.fresh(workflow)
-        generation = self.generation_if_closed((tenant, fresh.key))
+        first = step.make_first_admission(workflow)
+        generation = self.generation_if_closed((tenant, first.key))
         if not generation:
-            return None if generation is None else fresh
-        return replace(fresh, generation=generation)
+            return None if generation is None else first
+        return replace(first, generation=generation)
 
     async def request_permit(self, ask: PermitRequest) -> Permit | None:
         """Ask whether to call a dependency that may be down; None if the circuit's state must be checked again."""
@@ -304,7 +304,7 @@ class CircuitGate:
         self.parked = parked
         self._request = PermitRequest(
             tenant=claimed.tenant,
-            key=step.fresh(claimed.workflow).key,
+            key=step.make_first_admission(claimed.workflow).key,
             settings=step.circuit_text,
             run=claimed.id,
             fence=claimed.fence,

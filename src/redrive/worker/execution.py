@@ -48,11 +48,11 @@ from redrive.records import replace
 from redrive.settle.settler import make_claimed_run_view, parse_run_options
 from redrive.worker.attempt import Attempt
 from redrive.worker.branches import Branch, ResultOrder, current_scope
-from redrive.worker.definitions import call_function
 from redrive.worker.engine_calls import DETACHED_CALLS, EngineCalls
 from redrive.worker.rollback import confirm_and_end, roll_back
 from redrive.worker.status import StatusNotes
 from redrive.worker.suspension import Suspension
+from redrive.worker.workflow_call import call_function
 
 if TYPE_CHECKING:
     from redrive.settle.settler import Settled

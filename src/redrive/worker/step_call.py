@@ -90,7 +90,7 @@ class StepCall(msgspec.Struct, eq=False):
         execution = self._execution
         limits = execution.view.options.limits
         if limits is not None:
-            self._step = self._step.limited(limits)
+            self._step = self._step.apply_limits(limits)
         try:
             if entry is not None:
                 await self._resume(entry)
@@ -203,7 +203,7 @@ class StepCall(msgspec.Struct, eq=False):
             place=self._place,
             attempt=self._attempt,
             input=self._input,
-            options=self._step.snapshot(self._admitted),
+            options=self._step.encode_options(self._admitted),
             limit=self._step.limit,
             resumes=self._resumes,
         )
