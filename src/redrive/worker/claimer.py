@@ -1,4 +1,4 @@
-"""The claimer of a worker, and the runs that the worker holds.
+"""The claimer of a worker, which asks the store for due runs, and the wakeup, which says when to ask.
 
     claim      ask the store for as many runs as there is room for; the wakeup and time say when to ask again
     reserve    slots for runs that are started in this process: no claim is needed for these (ADR 0017)
@@ -9,7 +9,6 @@ A worker that stops waits for runs that are on their way to it, and releases the
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -26,14 +25,13 @@ if TYPE_CHECKING:
     from redrive.core.transitions import NewRun
     from redrive.store.runs import StartResult
     from redrive.store.workers import Lane
-    from redrive.worker.execution import Execution
-    from redrive.worker.suspension import Suspension
     from redrive.worker.worker import Worker
 
 log = logging.getLogger("redrive.worker")
 
-_STORE_RETRY_PAUSE = 1.0  # seconds to wait after a claim that failed
-_UNWIND_TIMEOUT = 1.0  # seconds that code of a detached run may take to unwind before it counts as abandoned
+# Seconds to wait after a claim that failed. Runs start that much later after an outage, and a store that comes back is
+# not met by all its workers at once and again.
+_STORE_RETRY_PAUSE = 1.0
 
 
 class Wakeup:
@@ -71,94 +69,6 @@ class Wakeup:
                 await self._clock.sleep(_STORE_RETRY_PAUSE)
 
 
-class HeldRuns:
-    """The runs that a worker holds, by id; those that sleep in memory take up no slot.
-
-    `on_fewer` is called when a run has left. `resting`: the waits of the runs that sleep. `abandoned` counts
-    tasks that did not end when their run was detached.
-    """
-
-    def __init__(self, clock: Clock, wakeup: Wakeup, on_fewer: Callable[[], None]) -> None:
-        self.by_id: dict[int, Execution] = {}
-        self.abandoned = 0
-        self._clock = clock
-        self._wakeup = wakeup
-        self._context = contextvars.copy_context()
-        self._on_fewer = on_fewer
-        self._tasks: dict[Execution, asyncio.Task[None]] = {}
-        self.resting: set[Suspension] = set()
-
-    @property
-    def all(self) -> list[Execution]:
-        """All executions, as a copy: the lease's thread reads it, too."""
-        return list(self.by_id.values())
-
-    @property
-    def tasks(self) -> list[asyncio.Task[None]]:
-        """The tasks of all executions, and of those that have not unwound yet."""
-        return list(self._tasks.values())
-
-    @property
-    def busy(self) -> bool:
-        """True while a step of any run is in flight."""
-        return any(execution.busy for execution in self.by_id.values())
-
-    def begin(self, execution: Execution) -> None:
-        """Hold a run and execute it."""
-        before = self.by_id.get(execution.claimed.id)
-        if before is not None:
-            before.detach()  # it was taken away and claimed here again, before a heartbeat reported that
-        self.by_id[execution.claimed.id] = execution
-        # A start in workflow code runs in that workflow's task, so the new run needs another context.
-        name = f"redrive run {execution.claimed.public_id}"
-        task = asyncio.get_running_loop().create_task(execution.execute(), name=name, context=self._context.copy())
-        self._tasks[execution] = task
-
-        def on_done(task: asyncio.Task[None]) -> None:
-            self._remove(execution)
-            self._tasks.pop(execution, None)
-            if not task.cancelled() and (error := task.exception()) is not None:
-                log.error("unexpected error while executing run %s", execution.claimed.public_id, exc_info=error)
-            execution.break_cycles()
-
-        task.add_done_callback(on_done)
-
-    def detach(self, execution: Execution) -> None:
-        """Forget a run that this worker does not hold any more, and check that its code unwinds."""
-        self._remove(execution)
-        task = self._tasks.get(execution)
-        if task is None or task.done():
-            return
-
-        def check_unwound() -> None:
-            if not task.done():
-                self.abandoned += 1
-                seconds = _UNWIND_TIMEOUT
-                log.warning("task %r did not stop within %g s after its run was released", task.get_name(), seconds)
-
-        self._clock.call_later(_UNWIND_TIMEOUT, check_unwound)
-
-    def _remove(self, execution: Execution) -> None:
-        if self.by_id.get(execution.claimed.id) is execution:
-            self.release(execution)
-            self._wakeup.notify()  # a detached run may be due again at any time
-
-    def release(self, execution: Execution) -> None:
-        """Stop holding a run that is over."""
-        del self.by_id[execution.claimed.id]
-        self.resting.discard(execution.suspension)
-        self._on_fewer()
-
-    def rest(self, suspension: Suspension) -> None:
-        """Free the slot of a run that sleeps in memory."""
-        self.resting.add(suspension)
-        self._wakeup.notify()
-
-    def wake(self, suspension: Suspension) -> None:
-        """Count a run that continues."""
-        self.resting.discard(suspension)
-
-
 class Reservation(msgspec.Struct):
     """Slots of a worker for runs that are about to be started.
 
@@ -172,23 +82,23 @@ class Reservation(msgspec.Struct):
 class Claimer:
     """Claims runs for a worker, and reserves slots for runs that are started in its process.
 
-    `under_way`: a claim is being made. `more_due`: as far as is known, there are due runs that the last claim
-    did not bring. `reserved`: slots for runs that are being started here.
+    `is_claiming`: a claim is being made, or is tried again after a pause. `more_due`: as far as is known, there are due
+    runs that the last claim did not bring. `reserved`: slots for runs that are being started here.
     """
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._after: Lane | None = None
-        self._asking = False  # the store may be giving us runs right now
+        self._awaits_store = False  # the store may be giving runs to this worker just now
         self._arrived = asyncio.Event()
         self.more_due = True
-        self.under_way = False
+        self.is_claiming = False
         self.reserved = 0
 
     @property
     def expects_runs(self) -> bool:
         """True while runs may be on their way here."""
-        return self._asking or self.reserved > 0
+        return self._awaits_store or self.reserved > 0
 
     async def claim(self, room: int) -> ClaimResult:
         """Claim up to `room` runs. Without a good lease, or if the store fails, the result has none."""
@@ -217,7 +127,7 @@ class Claimer:
             after=self._after,
             queues=worker.settings.queues,
         )
-        self.under_way = self._asking = True
+        self.is_claiming = self._awaits_store = True
         began = worker.clock.monotonic()
         try:
             claims = await worker.backend.claim(claim)
@@ -226,13 +136,15 @@ class Claimer:
             if claims.runs and worker.circuits.wanted:
                 await worker.circuits.refresh_if_stale()  # before any of their steps is called
         except StoreError as error:
-            self._asking = False
+            # No run is on its way any more, so a worker that stops need not wait for the pause. `is_claiming` stays:
+            # a run that is started during the pause must not pass over runs that are due.
+            self._awaits_store = False
             worker.check_drained()
             log.warning("could not claim runs, trying again: %s", error)
             await worker.clock.sleep(min(_STORE_RETRY_PAUSE, worker.settings.lease / 10))
             return ClaimResult(runs=[], now=worker.backend.now(), next_in=0, after=self._after)
         finally:
-            self.under_way = self._asking = False
+            self.is_claiming = self._awaits_store = False
         self._after = claims.after
         # A worker that was declared dead meanwhile has another id now, and does not hold what the old one claimed.
         return claims if claim.worker == worker.id else replace(claims, runs=[])
@@ -241,7 +153,7 @@ class Claimer:
         """Return True if the worker could begin these runs at once, without passing over runs that are due."""
         worker, queues = self._worker, self._worker.settings.queues
         return (
-            not (self.more_due or self.under_way or worker.wakeup.event.is_set())
+            not (self.more_due or self.is_claiming or worker.wakeup.event.is_set())
             and len(runs) <= worker.room
             and worker.has_lease
             and all(run.delay <= 0 and run.workflow in worker.workflows for run in runs)

@@ -20,7 +20,7 @@ from redrive.clock import MICROS, Clock, Timer
 from redrive.core.outcomes import EntryRef, OpenEntry, RunIdle, RunView
 
 if TYPE_CHECKING:
-    from redrive.worker.claimer import HeldRuns
+    from redrive.worker.held_runs import HeldRuns
 
 # A run is parked on one circuit. If it waits for several, it checks the others this often: soon enough for a person,
 # and rare enough that a long outage costs nothing.
@@ -135,7 +135,7 @@ class Suspension(msgspec.Struct, eq=False):
     def fall_asleep(self) -> None:
         """Free the run's slot: the store shows it as sleeping."""
         self.asleep = True
-        self._held.rest(self)
+        self._held.free_slot(self)
 
     def begin_hold(self, seconds: float, on_over: Callable[[], None]) -> None:
         """Call `on_over` after this time, unless the run continues or is detached before."""
@@ -148,7 +148,7 @@ class Suspension(msgspec.Struct, eq=False):
             return False
         self.asleep = False
         self.end_hold()
-        self._held.wake(self)
+        self._held.take_slot(self)
         return True
 
     def end_hold(self) -> None:

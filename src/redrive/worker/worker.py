@@ -45,11 +45,12 @@ from redrive.worker.attempt import Attempt, ThreadPools
 from redrive.worker.backend import Backend
 from redrive.worker.branches import install_task_factory
 from redrive.worker.circuits import Circuits
-from redrive.worker.claimer import Claimer, HeldRuns, Wakeup
+from redrive.worker.claimer import Claimer, Wakeup
 from redrive.worker.committer import Committer, MessageForwarder
 from redrive.worker.definitions import Step, WorkflowDefinition
 from redrive.worker.execution import Execution
-from redrive.worker.lease import HeldRunsReport, Lease
+from redrive.worker.held_runs import HeldRuns, HeldRunsReport
+from redrive.worker.lease import Lease
 from redrive.worker.rollback import ActionRunner
 from redrive.worker.waits import Waits
 
@@ -342,7 +343,7 @@ class Worker:
     @property
     def is_claiming(self) -> bool:
         """True while a claim is under way, or about to be made."""
-        return self.claimer.under_way or self.wakeup.event.is_set()
+        return self.claimer.is_claiming or self.wakeup.event.is_set()
 
     @property
     def is_being_cancelled(self) -> bool:
@@ -362,7 +363,7 @@ class Worker:
         """Free the slot of a run that ended, and report the result to callers in this process."""
         change, execution = settled.transition.change, self.held.by_id.get(claimed.id)
         if execution is not None and change is not None and change.status in FINAL_RUN_STATUSES:
-            self.held.release(execution)
+            self.held.remove(execution)
             if self.claimer.more_due or claimed.deaths or settled.transition.starts:
                 self.wakeup.notify()
         if self._on_ended is not None:
