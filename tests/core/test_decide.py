@@ -70,7 +70,15 @@ from redrive.core.states import (
     StepStatus,
     is_legal_move,
 )
-from redrive.core.transitions import AttemptEnd, AttemptWrite, EntryWrite, EventUse, NoteWrite, RunWrite, Transition
+from redrive.core.transitions import (
+    AttemptEnd,
+    AttemptWrite,
+    EntryWrite,
+    EventUse,
+    RunWrite,
+    StatusNoteWrite,
+    Transition,
+)
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace, to_json_text
@@ -305,7 +313,7 @@ CASES = [
     Case("gets no event in time", expired(resumes=True), ASLEEP, R.RUNNING, (FAILED,)),
     Case("waits for a run that fails", child_failed(resumes=True), ASLEEP, R.RUNNING, (FAILED,)),
     Case("gets an event that does not fit", EventsRefused(run=RUN, place=WAIT, uses=()), EITHER, None),
-    Case("sets its status", StatusNoted(run=RUN, note=NoteWrite(text="packing")), EITHER, None),
+    Case("sets its status", StatusNoted(run=RUN, note=StatusNoteWrite(text="packing")), EITHER, None),
     Case("waits for events in every branch", RunIdle(run=RUN, delay=None, hold=0, seen=2), HELD, R.SLEEPING),
     Case("is given back while it waits for an event", RunReleased(run=RUN, delay=None, seen=2), EITHER, R.SLEEPING),
     Case("finds its circuit open while others go on", parked(idle=False), HELD, None, (SHUT_OUT,)),

@@ -48,7 +48,7 @@ from redrive.core.outcomes import (
 )
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
-from redrive.core.transitions import AttemptEnd, EventUse, NoteWrite
+from redrive.core.transitions import AttemptEnd, EventUse, StatusNoteWrite
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
@@ -94,7 +94,7 @@ ESCAPED = WorkflowFailed(
 ANSWERED = WaitAnswered(run=RUN, place=CHARGE, done=1, input="{}", output=BAD, uses=())
 CHILD_FAILED = WaitFailed(run=RUN, place=CHARGE, done=1, input="{}", ending=ESCAPED.ending)
 SET_ASIDE = EventsRefused(run=RUN, place=CHARGE, uses=(EventUse(seq=1, index=2, refused=BAD),))
-STATUS = StatusNoted(run=RUN, note=NoteWrite(text=BAD, data=BAD))
+STATUS = StatusNoted(run=RUN, note=StatusNoteWrite(text=BAD, data=BAD))
 UNDOING = replace(RUN, undoing=True)
 REFUND = EntryRef(9, "/charge#0/refund#2", EntryKind.UNDO, "refund")
 PLANNED = FollowUpsPlanned(run=UNDOING, plan=(PlannedFollowUp(place=REFUND, input=BAD, options="{}"),))

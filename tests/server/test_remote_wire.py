@@ -19,7 +19,7 @@ from redrive.core.journal import EntryRow
 from redrive.core.outcomes import EntryRef, Outcome, RunView
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, RunStatus, StepStatus
-from redrive.core.transitions import AttemptEnd, EventUse, MessageWrite, NewRun, NoteWrite
+from redrive.core.transitions import AttemptEnd, EventUse, MessageWrite, NewRun, StatusNoteWrite
 from redrive.reasons import Reason, ReasonCode
 from redrive.remote import wire
 from redrive.remote.backend import RemoteClock
@@ -63,7 +63,7 @@ OUTCOMES: list[Outcome] = [
     outcomes.WaitTimedOut(run=VIEW, place=AT, done=4, seen=1, limit=5),
     outcomes.WaitFailed(run=VIEW, place=AT, done=4, input="{}", ending=ENDING, resumes=True),
     outcomes.EventsRefused(run=VIEW, place=AT, uses=(EventUse(seq=2, index=2, refused="{}"),)),
-    outcomes.StatusNoted(run=VIEW, note=NoteWrite(text="packing", progress=0.5, data="{}")),
+    outcomes.StatusNoted(run=VIEW, note=StatusNoteWrite(text="packing", progress=0.5, data="{}")),
     outcomes.AttemptStarted(run=VIEW, place=AT, attempt=1, input="{}", options="{}", limit=5, began_ago=2),
     outcomes.AttemptSucceeded(
         run=VIEW, place=AT, attempt=2, began_ago=5, done=6, input="{}", output="1", admitted=CALL, messages=(MESSAGE,)

@@ -21,7 +21,7 @@ from redrive.core import transitions as written
 from redrive.core.idempotency import payload_hash
 from redrive.core.journal import Journal
 from redrive.core.states import RunStatus, StepStatus
-from redrive.core.transitions import EventUse, NoteWrite
+from redrive.core.transitions import EventUse, StatusNoteWrite
 from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.records import field_names, replace
 from redrive.store import (
@@ -288,7 +288,7 @@ async def live(kit: Kit) -> Any:
         entry(2, StepStatus.FAILED, input=text, failure=text, done=1),
         attempts=(failed_try(2, failure=text, decision=text, category="timeout"),),
         messages=(say("m1", payload=text),),
-        note=NoteWrite(text=text, data=text),
+        note=StatusNoteWrite(text=text, data=text),
     )
     event = NewEvent(
         run_id=run.public_id, tenant=run.tenant, name="paid", payload=text, by="ann", most=9, most_bytes=1_000_000

@@ -365,7 +365,7 @@ def replace_refused(outcome: outcomes.Outcome, refusal: str) -> outcomes.Outcome
         case outcomes.EventsRefused():
             return replace(outcome, uses=tuple(replace(use, refused="") for use in outcome.uses))
         case outcomes.StatusNoted():
-            return replace(outcome, note=transitions.NoteWrite(text=""))
+            return replace(outcome, note=transitions.StatusNoteWrite(text=""))
         case outcomes.ManualActionRequested():
             return replace(outcome, instructions="the instructions cannot be shown: see the input of the step")
         case (

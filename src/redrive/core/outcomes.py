@@ -17,7 +17,7 @@ from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus
-from redrive.core.transitions import AttemptEnd, EventUse, MessageWrite, NoteWrite
+from redrive.core.transitions import AttemptEnd, EventUse, MessageWrite, StatusNoteWrite
 from redrive.reasons import Reason
 
 
@@ -243,7 +243,7 @@ class EventsRefused(_EntryOutcome, frozen=True, kw_only=True):
 class StatusNoted(_RunOutcome, frozen=True, kw_only=True):
     """The code of the run set its status."""
 
-    note: NoteWrite
+    note: StatusNoteWrite
 
 
 # Outcomes of the workflow function.

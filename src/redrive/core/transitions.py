@@ -104,7 +104,7 @@ class EventUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     refused: str | None = None
 
 
-class NoteWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class StatusNoteWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The latest status that the code of a run set: a text, a share between 0 and 1, and JSON data."""
 
     text: str
@@ -300,7 +300,7 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended_waits: tuple[int, ...] = ()
     uses: tuple[EventUse, ...] = ()
     expires: tuple[int, int] | None = None
-    note: NoteWrite | None = None
+    note: StatusNoteWrite | None = None
 
 
 class TransitionResult(msgspec.Struct, frozen=True, gc=False):

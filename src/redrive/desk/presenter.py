@@ -28,10 +28,10 @@ from redrive.records import as_dict, is_record
 from redrive.settle.settler import parse_run_options
 from redrive.store.audit import AuditRow
 from redrive.store.encryption.keyring import Unreadable
-from redrive.store.events import EventRow, RunNote
+from redrive.store.events import EventRow
 from redrive.store.letters import LetterRow, ReplayRow
 from redrive.store.list_query import Page
-from redrive.store.runs import AttemptRow, RunRow
+from redrive.store.runs import AttemptRow, RunRow, StatusNoteRow
 
 _INTERRUPTION_REASONS = {
     AttemptEnd.LOST: ReasonCode.ATTEMPT_LOST,
@@ -58,7 +58,7 @@ class Presenter:
         attempts: Sequence[AttemptRow] = (),
         letter_id: str | None = None,
         handled_by: Iterable[str] = (),
-        note: RunNote | None = None,
+        note: StatusNoteRow | None = None,
     ) -> models.Run:
         """Return a run, with its steps if its journal is given."""
         failed = row.status in FINAL_RUN_STATUSES or row.status is RunStatus.COMPENSATING
@@ -89,7 +89,7 @@ class Presenter:
             **make_reason_fields(reason, "reason"),
         )
 
-    def _present_note(self, note: RunNote) -> models.Note:
+    def _present_note(self, note: StatusNoteRow) -> models.Note:
         text = note.text.why if isinstance(note.text, Unreadable) else self._text(note.text)
         return present_row(models.Note, note, text=text, data=self.payload(note.data))
 

@@ -139,7 +139,7 @@ class Runs:
             attempts=(attempts := await self._store.attempts(row.id)),
             letter_id=None if letter is None else letter.public_id,
             handled_by=await find_failure_handler_runs(self._store, row.public_id),
-            note=await self._store.run_note(row.id),
+            note=await self._store.status_note(row.id),
         )
         return await in_thread_if_large(present, measure_size(row, entries, attempts))
 

@@ -1,4 +1,4 @@
-"""Events that are sent to runs, and the status that the code of a run sets."""
+"""Events that are sent to runs: their records, and the calls that send and read them."""
 
 from __future__ import annotations
 
@@ -76,16 +76,6 @@ class Mailbox(msgspec.Struct, frozen=True, gc=False):
     events: tuple[EventRow, ...]
 
 
-class RunNote(msgspec.Struct, frozen=True, gc=False):
-    """The latest status that the code of a run set."""
-
-    tenant: str
-    at: int
-    text: str
-    progress: float | None
-    data: str | None
-
-
 class EventDesk(Protocol):
     """Calls about events that users make. A tenant view answers them too."""
 
@@ -94,9 +84,6 @@ class EventDesk(Protocol):
 
     async def events(self, run: int, *, after: int = 0, most: int = 1000) -> list[EventRow]:
         """Return the events of a run after a number, in the order in which they were stored."""
-
-    async def run_note(self, run: int) -> RunNote | None:
-        """Return the status that the code of a run set."""
 
 
 class EventStore(EventDesk, Protocol):
@@ -138,11 +125,6 @@ class EventCalls:
     async def events(self, session: Session, run: int, *, after: int = 0, most: int = 1000) -> list[EventRow]:
         rows = await session.rows(SQL["events"], run=run, after=after, most=most)
         return [build_record(EventRow, row) for row in rows]
-
-    @read_call()
-    async def run_note(self, session: Session, run: int) -> RunNote | None:
-        row = await session.row(SQL["run_note"], run=run)
-        return None if row is None else build_record(RunNote, row)
 
     @read_call()
     async def mailbox(self, session: Session, run: int) -> Mailbox | None:

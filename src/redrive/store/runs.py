@@ -137,6 +137,16 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 _RUN_WIDTH, _ENTRY_WIDTH = len(field_names(RunRow)), len(field_names(EntryRow))
 
 
+class StatusNoteRow(msgspec.Struct, frozen=True, gc=False):
+    """The latest status that the code of a run set."""
+
+    tenant: str
+    at: int
+    text: str
+    progress: float | None
+    data: str | None
+
+
 class RunDesk(Protocol):
     """Calls that read runs. A tenant view answers them too."""
 
@@ -160,6 +170,9 @@ class RunDesk(Protocol):
 
     async def attempts(self, run: int) -> list[AttemptRow]:
         """Return all attempts of a run that did not succeed, in order of time."""
+
+    async def status_note(self, run: int) -> StatusNoteRow | None:
+        """Return the status that the code of a run set."""
 
 
 class RunCalls:
@@ -217,6 +230,11 @@ class RunCalls:
     @read_call()
     async def journal(self, session: Session, run: int) -> list[EntryRow]:
         return [entry_row(row) for row in await session.rows(SQL["journal"], run=run)]
+
+    @read_call()
+    async def status_note(self, session: Session, run: int) -> StatusNoteRow | None:
+        row = await session.row(SQL["status_note"], run=run)
+        return None if row is None else build_record(StatusNoteRow, row)
 
     @read_call()
     async def attempts(self, session: Session, run: int) -> list[AttemptRow]:

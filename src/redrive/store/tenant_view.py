@@ -27,14 +27,14 @@ from redrive.store.accounts import AccountStore
 from redrive.store.audit import AuditRow
 from redrive.store.bulk import BulkChange, BulkItemRow, BulkItemStatus, BulkRow, NewBulk
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitStats, CircuitUpdate, CircuitUpdateResult
-from redrive.store.events import EventRow, NewEvent, RunNote, SendResult
+from redrive.store.events import EventRow, NewEvent, SendResult
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.groups import GroupChange, GroupOrder, GroupPage, GroupRow, GroupTotals, GroupVersion
 from redrive.store.letters import DecisionCase, Facets, LetterRow, Triage, count_facets
 from redrive.store.list_query import ListTotal, Page
 from redrive.store.notifications import NotificationFilter, NotificationRow, NotificationStore, RuleRow
 from redrive.store.outbox import BlockedKey, DeliveryDecision, MessageRow
-from redrive.store.runs import AttemptRow, RunCounts, RunRow, RunSummary, StartResult
+from redrive.store.runs import AttemptRow, RunCounts, RunRow, RunSummary, StartResult, StatusNoteRow
 from redrive.store.settings import PolicyRow, ScheduleKey
 from redrive.store.stats import Attention, LaneCount
 from redrive.store.workers import CatalogueRow, Receipt
@@ -282,8 +282,8 @@ class TenantView(_Confined["DeskStore"]):
     async def events(self, run: int, *, after: int = 0, most: int = 1000) -> list[EventRow]:
         return await self._inner.events(run, after=after, most=most) if run in self._shown else []
 
-    async def run_note(self, run: int) -> RunNote | None:
-        return await self._inner.run_note(run) if run in self._shown else None
+    async def status_note(self, run: int) -> StatusNoteRow | None:
+        return await self._inner.status_note(run) if run in self._shown else None
 
     async def letter(self, public_id: str, *, tenant: str | None = None) -> LetterRow | None:
         excluded = self._excludes_tenant(tenant)

@@ -1,1 +1,1 @@
-"""Claim, execute, settle: what a worker process does. `loop` is the place to begin reading."""
+"""The worker: claims due runs, executes them, and settles their outcomes. Begin reading in `worker.py`."""

@@ -22,7 +22,7 @@ from redrive.records import replace
 from redrive.worker.attempt import Attempt, MessageId
 from redrive.worker.branches import Branch, current_scope
 from redrive.worker.execution import Execution
-from redrive.worker.status import make_note
+from redrive.worker.status_note import make_status_note
 from redrive.worker.waits import NO_DEFAULT, WaitRequest
 
 
@@ -161,7 +161,7 @@ def set_status(text: str, *, progress: float | None = None, **data: Any) -> None
     Only the latest status is kept. It works in workflow code and in steps, costs no journal entry, and may be lost in
     a crash. Outside a run it does nothing.
     """
-    note = make_note(text, progress, data)
+    note = make_status_note(text, progress, data)
     here = current_scope.get()
     if isinstance(here, Branch | Attempt):
         here.execution.status.set(note)

@@ -50,7 +50,7 @@ from redrive.worker.attempt import Attempt
 from redrive.worker.branches import Branch, ResultOrder, current_scope
 from redrive.worker.engine_calls import DETACHED_CALLS, EngineCalls
 from redrive.worker.rollback import confirm_and_end, roll_back
-from redrive.worker.status import StatusNotes
+from redrive.worker.status_note import PendingStatusNote
 from redrive.worker.suspension import Suspension
 from redrive.worker.workflow_call import call_function
 
@@ -102,7 +102,7 @@ class Execution:
         self._recording: dict[int, asyncio.Future[Settled]] = {}  # results on their way, by number
         self._difference: Reason | None = None
         self._helpers: set[asyncio.Task[Any]] = set()
-        self._status: StatusNotes | None = None
+        self._status: PendingStatusNote | None = None
 
     async def execute(self) -> None:
         """Execute the run until it has ended or was detached."""
@@ -409,10 +409,10 @@ class Execution:
         return self._loop
 
     @property
-    def status(self) -> StatusNotes:
+    def status(self) -> PendingStatusNote:
         """The status that the code of the run sets."""
         if self._status is None:
-            self._status = StatusNotes(self)
+            self._status = PendingStatusNote(self)
         return self._status
 
     def generation_of(self, key: str) -> int:

@@ -10,7 +10,7 @@ from letter_kit import failed, reopens, restarts
 from store_kit import DAY, SECOND, Kit, becomes, ends_in_letter, noted, writes
 
 from redrive.core.states import EntryKind, RunStatus, StepStatus
-from redrive.core.transitions import EntryWrite, EventUse, NoteWrite, RunWrite, Transition, WaitWrite
+from redrive.core.transitions import EntryWrite, EventUse, RunWrite, StatusNoteWrite, Transition, WaitWrite
 from redrive.errors import NotAllowed
 from redrive.records import replace
 from redrive.store.chores import PurgeRequest
@@ -272,22 +272,22 @@ async def test_a_full_replay_copies_the_events_and_gets_the_later_ones(kit: Kit)
 
 async def test_the_status_that_code_sets_is_the_latest_one(kit: Kit) -> None:
     worker, run = await kit.held()
-    assert await kit.store.run_note(run.id) is None
-    notes = [NoteWrite(text="packing", progress=0.25, data='{"box":1}'), NoteWrite(text="sent")]
+    assert await kit.store.status_note(run.id) is None
+    notes = [StatusNoteWrite(text="packing", progress=0.25, data='{"box":1}'), StatusNoteWrite(text="sent")]
     for note in notes:
         await kit.store.apply([writes(run, note=note)], worker=worker)
         kit.clock.move(SECOND)
-    found = await kit.store.run_note(run.id)
+    found = await kit.store.status_note(run.id)
     assert found is not None
     assert (found.text, found.progress, found.data, found.at) == ("sent", None, None, kit.clock.now() - SECOND)
     both = [writes(run, note=notes[1]), writes(run, note=notes[0])]
     await kit.store.apply(both, worker=worker)
-    found = await kit.store.run_note(run.id)
+    found = await kit.store.status_note(run.id)
     assert found is not None
     assert (found.text, found.progress, found.data) == ("packing", 0.25, '{"box":1}')
     lost = replace(writes(run, note=notes[1]), fence=run.fence + 7)
     assert not (await kit.store.apply([lost], worker=worker))[0].kept
-    assert (await kit.store.run_note(run.id)) == found
+    assert (await kit.store.status_note(run.id)) == found
 
 
 async def test_an_event_is_audited_with_its_run(kit: Kit) -> None:
@@ -302,23 +302,23 @@ async def test_an_event_is_audited_with_its_run(kit: Kit) -> None:
 async def test_another_tenant_neither_sends_nor_sees_events(kit: Kit) -> None:
     worker, run = await kit.held(tenant="acme")
     await sent(kit, run)
-    await kit.store.apply([writes(run, note=NoteWrite(text="packing"))], worker=worker)
+    await kit.store.apply([writes(run, note=StatusNoteWrite(text="packing"))], worker=worker)
     own, other = kit.store.tenant_view("acme"), kit.store.tenant_view("other")
     assert await other.send(replace(event(run), tenant="other")) is None
     with pytest.raises(NotAllowed):
         await other.send(event(run))
     assert await kit.store.send(replace(event(run), tenant="other")) is None
     assert await other.events(run.id) == []
-    assert await other.run_note(run.id) is None
+    assert await other.status_note(run.id) is None
     assert await own.events(run.id) == []
-    assert await own.run_note(run.id) is None
+    assert await own.status_note(run.id) is None
     limited = kit.store.tenant_view("acme", frozenset({"another"}))
     assert await limited.send(event(run)) is None
     result = await own.send(event(run))
     assert result is not None
     assert result.seq == 2
     assert [each.seq for each in await own.events(run.id)] == [1, 2]
-    note = await own.run_note(run.id)
+    note = await own.status_note(run.id)
     assert note is not None
     assert note.text == "packing"
 
@@ -326,11 +326,11 @@ async def test_another_tenant_neither_sends_nor_sees_events(kit: Kit) -> None:
 async def test_a_purge_removes_events_waits_and_statuses(kit: Kit) -> None:
     worker, run = await kit.held()
     await sent(kit, run)
-    await kit.store.apply([waits(run, note=NoteWrite(text="packing"))], worker=worker)
+    await kit.store.apply([waits(run, note=StatusNoteWrite(text="packing"))], worker=worker)
     await kit.store.apply([becomes(run, RunStatus.SUCCESS, take=True, output="1")], worker=worker)
     kit.clock.move(30 * DAY)
     await kit.store.purge(PurgeRequest(runs=DAY, letters=DAY, workers=DAY, limit=100))
     assert await kit.store.run(run.public_id) is None
     assert await kit.store.events(run.id) == []
-    assert await kit.store.run_note(run.id) is None
+    assert await kit.store.status_note(run.id) is None
     assert await kit.store.send(event(run)) is None

@@ -41,7 +41,7 @@ from redrive.store.chores import HeldRun
 from redrive.store.circuits import CircuitUpdate
 from redrive.store.encryption import keyring
 from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable, is_sealed
-from redrive.store.events import EventRow, Mailbox, NewEvent, RunNote, SendResult
+from redrive.store.events import EventRow, Mailbox, NewEvent, SendResult
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.groups import GroupChange, GroupPage, GroupRow
 from redrive.store.letters import DecisionCase, LetterRow, LetterTexts, ReplayRow, Triage
@@ -49,7 +49,7 @@ from redrive.store.list_query import Page
 from redrive.store.outbox import BlockedKey, DeliveryDecision, DeliveryRow, MessageRow
 from redrive.store.outbox_claims import ClaimedDeliveries, ClaimedDelivery
 from redrive.store.port import LeaseConnection, Store, Transaction
-from redrive.store.runs import AttemptRow, RunRow
+from redrive.store.runs import AttemptRow, RunRow, StatusNoteRow
 from redrive.store.settings import NewView, ViewRow
 from redrive.store.workers import ClaimedRun, ClaimResult, HeartbeatReply, ReceiptWrite, RemoteWorkerRow
 
@@ -68,7 +68,7 @@ WRITTEN_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
     BulkItemResult: ("error",),
     transitions.MessageWrite: ("payload",),
     transitions.EventUse: ("refused",),
-    transitions.NoteWrite: ("text", "data"),
+    transitions.StatusNoteWrite: ("text", "data"),
     NewEvent: ("payload",),
     DeliveryResult: ("error",),
     ResponseRow: ("body",),
@@ -95,7 +95,7 @@ READ_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
     MessageRow: ("payload",),
     EventRow: ("payload", "refused"),
     RunEnd: ("output", "failure"),
-    RunNote: ("text", "data"),
+    StatusNoteRow: ("text", "data"),
     DeliveryRow: ("error",),
     BlockedKey: ("error",),
     ResponseRow: ("body",),

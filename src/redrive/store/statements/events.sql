@@ -20,9 +20,5 @@ WHERE r.id = CAST(:run AS bigint)
 ORDER BY v.seq;
 
 -- name: wakeups
--- The seq of wake-ups of each of these runs.
+-- The number of wake-ups of each of these runs.
 SELECT id, wakeups FROM redrive.runs WHERE id = ANY (CAST(:runs AS bigint[]));
-
--- name: run_note
--- The status that the code of a run set.
-SELECT n.tenant, n.at, n.text, n.progress, n.data FROM redrive.run_notes AS n WHERE n.run = CAST(:run AS bigint);

@@ -54,3 +54,7 @@ SELECT workflow, queue, COUNT(*) FROM (
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0 AND available_at <= CAST(:at AS bigint)
       AND workflow <> ALL (CAST(:known AS text[])) LIMIT CAST(:most AS bigint)) AS due
 GROUP BY workflow, queue;
+
+-- name: status_note
+-- The status that the code of a run set.
+SELECT n.tenant, n.at, n.text, n.progress, n.data FROM redrive.run_notes AS n WHERE n.run = CAST(:run AS bigint);
