@@ -17,9 +17,14 @@ from redrive.core.run_options import (
     StepLimits,
     StepOptions,
     StoredPolicies,
+    add_origin,
+    add_trace,
     find_policy,
+    split_origin,
+    split_trace,
 )
 from redrive.policy import RetryPolicy
+from redrive.settle.settler import parse_run_options
 
 POLICIES = st.builds(
     RetryPolicy,
@@ -197,3 +202,16 @@ def test_an_attempt_may_be_ended_when_the_first_of_its_limits_has_passed(
     timeout: float, heartbeat_timeout: float | None, limit: float
 ) -> None:
     assert StepOptions(timeout=timeout, heartbeat_timeout=heartbeat_timeout).limit == limit
+
+
+def test_the_origin_of_a_run_is_cut_off_before_its_options_are_parsed() -> None:
+    text = RunOptions(rollback=True).to_json()
+    origin = ("bull:orders", 'a "quoted", {id}')
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    marked = add_origin(add_trace(text, trace), origin)
+    assert split_origin(split_trace(marked)[1]) == (origin, text)
+    assert split_origin(text) == (None, text)
+    read = parse_run_options(marked)
+    assert (read.origin, read.trace, read.rollback) == (origin, trace, True)
+    assert parse_run_options(add_origin(text, origin)).origin == origin
+    assert parse_run_options(read.to_json()) == read

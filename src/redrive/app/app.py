@@ -13,6 +13,7 @@ from redrive.app import register
 from redrive.app.catalogue import FailureHandlers, check_schedule_inputs, compute_version, make_catalogue
 from redrive.app.follow_up_steps import FollowUpDefinition, FollowUpSteps
 from redrive.app.sinks import SinkOptions, make_subscriber_decorator, make_webhook, register_sink
+from redrive.app.sources import Source, bind_to_app, register_source, serve_sources
 from redrive.app.workflow import RunHandle, Workflow
 from redrive.clock import SystemClock
 from redrive.core.classify import Rule
@@ -82,6 +83,7 @@ class Redrive:
         self.handlers = FailureHandlers(self)
         self.registrations = 0
         self.registered_sinks: dict[str, SinkDefinition] = {}
+        self.registered_sources: dict[str, Source] = {}
         allowed = parse_allowed_hosts(self.settings.allow_hosts)
         self.follow_up_steps = FollowUpSteps(allowed=allowed)
         self.channels = Channels(allowed)
@@ -273,8 +275,17 @@ class Redrive:
         A sink has the methods `async deliver(message)` and `close()`. `retry`, `timeout` and `concurrency` are
         those of `subscribe`.
         """
+        bind_to_app(sink, self)
         options = SinkOptions(retry, timeout, concurrency)
         register_sink(self.registered_sinks, name, type(sink).__name__, topics, sink, options)
+
+    def source(self, name: str, source: Source) -> None:
+        """Start runs for the messages of a broker, such as `BullMQ().consume(...)`; see `serve_sources`."""
+        register_source(self, name, source)
+
+    async def serve_sources(self) -> None:
+        """Serve the sources of this open app and deliver to its sinks, until cancelled. It needs no worker."""
+        await serve_sources(self)
 
     def channel(
         self,

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _POLL_INTERVAL = 1.0  # seconds after which an idle worker looks for work without a notification
+_BRIDGE_POLL = 0.2  # the same for the messages that a bridge delivers: an end of a run that its job waits for
 _BATCH = 1000  # runs that are started in one commit
 _STORE_PATIENCE = 8.0  # seconds for which a caller waits for a store that does not answer
 _REAL_TIME = SystemClock()
@@ -463,13 +464,30 @@ class Runtime(RuntimeBase):
 
         Each process may do them: they have no leader, and a repeat changes nothing.
         """
-        self._delivers = True
         self._poll = _POLL_INTERVAL
-        sinks = self._app.registered_sinks.values()
-        await self._register_sinks([*sinks, *await self.answered(self.notification_chore.needed_sinks)])
-        self._start_relays(self.store, sinks)
+        await self._register_sinks(await self.answered(self.notification_chore.needed_sinks))
+        await self._deliver()
         await self.answered(self.notification_chore.run_once)
         self._start_chores(self._app.settings.chores)
+
+    async def start_delivery(self) -> None:
+        """Deliver to the sinks of the app in a process without a worker, such as a bridge."""
+        if not self.relays:
+            self._poll = _BRIDGE_POLL
+            await self._deliver()
+
+    async def _deliver(self) -> None:
+        self._delivers = True
+        sinks = self._app.registered_sinks.values()
+        await self._register_sinks(sinks)
+        self._start_relays(self.store, sinks)
+
+    @property
+    def encrypts(self) -> bool:
+        """True if payloads are stored encrypted."""
+        settings = self._app.settings
+        keys = Keyring.parse(settings.encryption_keys, settings.secret_key)
+        return keys is not None and keys.writes is not None
 
     async def _register_sinks(self, sinks: Iterable[SinkDefinition]) -> None:
         """Register sinks: messages that any worker publishes from now on are delivered to them, too."""

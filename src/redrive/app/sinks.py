@@ -23,6 +23,7 @@ SubscriberFn = TypeVar("SubscriberFn", bound=Callable[..., Any])
 _DEFAULT_TIMEOUT = 30.0
 _DEFAULT_CONCURRENCY = 16
 _MAX_CONCURRENCY = 250
+_OWN_SINKS = ("redrive.sinks.", "redrive.bridges.")
 
 
 class SinkOptions(msgspec.Struct, frozen=True):
@@ -76,10 +77,10 @@ def register_sink(
         kind=kind,
         topics=patterns,
         sink=sink,
-        retry=retry or DEFAULT_SINK_RETRY,
+        retry=retry or getattr(sink, "retry", None) or DEFAULT_SINK_RETRY,
         timeout=options.read_timeout(what),
         concurrency=options.read_concurrency(what),
-        user_code=isinstance(sink, Subscriber) or not type(sink).__module__.startswith("redrive.sinks."),
+        user_code=isinstance(sink, Subscriber) or not type(sink).__module__.startswith(_OWN_SINKS),
     )
 
 

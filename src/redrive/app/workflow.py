@@ -21,7 +21,7 @@ from redrive.core.failure_reason import FailureReason
 from redrive.core.new_run import START_OPTIONS, StartableWorkflow
 from redrive.core.notify_rules import NotifyRule
 from redrive.core.payload import check_size
-from redrive.core.run_options import RunOptions, StepLimits, add_option
+from redrive.core.run_options import RunOptions, StepLimits, add_depth
 from redrive.core.schedule import Schedule
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
@@ -122,8 +122,7 @@ class RunHandle(Generic[R]):
 
     def _decode_result(self, ending: RunResult) -> R:
         text = ending.output or "null"
-        # A run that was rolled back with its parent keeps its result.
-        if ending.status is not RunStatus.SUCCESS and ending.output is None:
+        if ending.status is not RunStatus.SUCCESS:
             raise _make_run_failed(ending)
         if isinstance(text, Unreadable):
             raise _make_unreadable_error(ending, text)
@@ -335,10 +334,7 @@ class Workflow(Generic[P, R, T]):
         depth: int = 0,
     ) -> S:
         execution, runtime = branch.execution, self._app.runtime
-        own = execution.view.options
-        inherited: dict[str, Any] = {"tenant": execution.claimed.tenant, "correlation_id": execution.correlation_id}
-        if own.priority:
-            inherited["priority"] = own.priority
+        inherited = {"tenant": execution.claimed.tenant, "correlation_id": execution.correlation_id}
 
         async def start_child(start: Start, key: str) -> str:
             keyed = start.options.get("idempotency_key") is not None
@@ -347,9 +343,9 @@ class Workflow(Generic[P, R, T]):
                 options["idempotency_key"] = key
             with runtime.starting(self.name) as trace:
                 now, child = runtime.now(), Start(start.args, start.kwargs, options)
-                run = self._make_new_run(child, trace or own.trace, now, execution.claimed, event)
+                run = self._make_new_run(child, trace, now, execution.claimed, event)
                 if depth:
-                    run = replace(run, options=add_option(run.options, "depth", depth))
+                    run = replace(run, options=add_depth(run.options, depth))
                 (result,) = await runtime.start([run])
             # A key of the engine says where the child was started, not with which input: a replay with another
             # input gets the child that was started before.

@@ -4,7 +4,7 @@ This module imports click only, and each command is imported when it is called, 
 once. The modules of the commands import a few light modules; a command imports the engine when it runs.
 
 start      demo, init, dev
-run        worker (worker_process), server, migrate, reencrypt
+run        worker (worker_process), bridge, server, migrate, reencrypt
 work       runs, dlq, saga, outbox, circuits, policies, workflows, schedules, audit, notifications
 access     accounts: tenants, tokens; users
 check      doctor (doctor_checks, hardening)
@@ -20,7 +20,7 @@ import click
 
 __all__ = ["main"]
 
-_LOGGING_COMMANDS = frozenset({"dev", "server", "worker"})
+_LOGGING_COMMANDS = frozenset({"bridge", "dev", "server", "worker"})
 _EXAMPLES = """\b
 Examples:
   redrive demo                    watch a small shop fail and recover
@@ -35,6 +35,7 @@ Exit codes: 0 done, 1 failed, 2 called wrongly, 3 not found, 4 conflict, 5 refus
 
 _COMMANDS = {
     "audit": ("redrive.cli.audit", "Read the audit log."),
+    "bridge": ("redrive.cli.bridge", "Connect queues of other systems."),
     "circuits": ("redrive.cli.circuits", "List circuits; open and close them."),
     "completion": ("redrive.cli", "Print the completion script for your shell."),
     "demo": ("redrive.cli.demo", "Watch a sample shop fail and recover."),

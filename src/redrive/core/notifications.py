@@ -232,6 +232,8 @@ def add_engine_events(decided: Transition, outcome: Outcome, wanted: Collection[
                 "at": to_datetime(now).isoformat(),
                 **facts,
             }
+            if run.options.origin is not None:
+                event["origin"] = dict(zip(("stream", "id"), run.options.origin, strict=True))
             messages.append(
                 MessageWrite(
                     # The same decision has the same id when it is sent again after a lost reply.

@@ -1,7 +1,8 @@
 """Snapshots of the options of runs and steps, so that a process without the user's code can decide.
 
 A run that belongs to a trace carries its `traceparent` (W3C Trace Context: `00-<trace id>-<span id>-<flags>`) at the
-start of its options, where it can be cut off without parsing them.
+start of its options, where it can be cut off without parsing them. A run that a source started carries its origin
+behind that.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a
 TRACE_PREFIX = '{"trace":"'
 """The beginning of the encoded options of a run that belongs to a trace."""
 
+ORIGIN_PREFIX = '{"origin":'
+"""The beginning of the encoded options of a run that a source started, behind the trace."""
+
 _TRACE_END = len(TRACE_PREFIX) + 55
+_DECODER = json.JSONDecoder()
 _SPARSE_FIELDS = ("undo", "confirm", "cancel", "pivot", "action")
 
 
@@ -39,11 +44,26 @@ def add_trace(options: str, traceparent: str) -> str:
     return f'{TRACE_PREFIX}{traceparent}",{split_trace(options)[1][1:]}'
 
 
-def add_option(options: str, name: str, number: int) -> str:
-    """Return the encoded options of a run with one more of them, which is a number."""
+def add_depth(options: str, depth: int) -> str:
+    """Return the encoded options of a run with so many runs above it that wait for each other."""
     trace, rest = split_trace(options)
-    text = f'{{"{name}":{number},{rest[1:]}'
+    text = f'{{"depth":{depth},{rest[1:]}'
     return text if trace is None else add_trace(text, trace)
+
+
+def add_origin(options: str, origin: tuple[str, str]) -> str:
+    """Return the encoded options of a run that a source started. The origin is the stream and the id of the message."""
+    trace, rest = split_trace(options)
+    text = f"{ORIGIN_PREFIX}{json.dumps(origin)},{rest[1:]}"
+    return text if trace is None else add_trace(text, trace)
+
+
+def split_origin(options: str) -> tuple[tuple[str, str] | None, str]:
+    """Return the origin in encoded options without a trace, and the options without it."""
+    if not options.startswith(ORIGIN_PREFIX):
+        return None, options
+    (stream, id), end = _DECODER.raw_decode(options, len(ORIGIN_PREFIX))
+    return (stream, id), "{" + options[end + 1 :]
 
 
 def split_trace(options: str) -> tuple[str | None, str]:
@@ -105,8 +125,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     `limits`: time limits of its steps, from the start and from the workflow. `letter_keeps`: microseconds for which its
     dead letter is kept. `rollback`: a failed run is rolled back. `reserves`: its code has steps that are confirmed or
-    cancelled at the end. `depth`: the number of runs above it that wait for each other. `priority`: that of its
-    children.
+    cancelled at the end. `depth`: the number of runs above it that wait for each other. `origin`: the stream and the id
+    of the message for which a source started it.
     """
 
     override: RetryPolicy | None = None
@@ -121,8 +141,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     reserves: bool = False
     notify: NotifyRule | None = None
     depth: int = 0
-    priority: int = 0
     trace: str | None = None
+    origin: tuple[str, str] | None = None
 
     @property
     def undoes(self) -> bool:
@@ -145,10 +165,10 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
             "reserves": self.reserves,
             "notify": self.notify and self.notify.to_json(),
             "depth": self.depth,
-            "priority": self.priority,
         }
         data |= {name: value for name, value in optional.items() if value}
         text = json.dumps(data, separators=(",", ":"))
+        text = text if self.origin is None else add_origin(text, self.origin)
         return text if self.trace is None else add_trace(text, self.trace)
 
     @classmethod
@@ -162,6 +182,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
             known["limits"] = StepLimits(**data["limits"])
         if "on_failure" in data:
             known["on_failure"] = OnFailure.from_json(data["on_failure"])
+        if "origin" in data:
+            known["origin"] = tuple(data["origin"])
         if "notify" in data:
             known["notify"] = NotifyRule.from_json(data["notify"])
         return cls(**known)

@@ -18,7 +18,7 @@ from redrive.core.json_schema import find_faults
 from redrive.core.new_run import StartableWorkflow, build_new_run, describe_key_conflict, set_event_key
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
-from redrive.core.run_options import FailureHandler, OnFailure, RunOptions
+from redrive.core.run_options import FailureHandler, OnFailure, RunOptions, add_origin
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.core.transitions import NewRun
 from redrive.desk.circuits import CircuitRecord, present_circuit
@@ -30,7 +30,7 @@ from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size, 
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.validation import PayloadChecker, is_id, require_bool
 from redrive.duration import to_datetime
-from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow
+from redrive.errors import Conflict, InputError, NotFound, RedriveError, UnknownWorkflow
 from redrive.observability.counters import SettleListener
 from redrive.observability.tracing import current_traceparent
 from redrive.reasons import Reason, ReasonCode, quote
@@ -282,11 +282,13 @@ async def find_run(store: DeskStore, run_id: str, tenant: str | None) -> RunRow:
 class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A run to be started, with the options of `start`.
 
-    `event` is the event that starts it: a stream and an id. The event is the idempotency key of the run.
+    `event` is the event that starts it: a stream and an id. The event is the idempotency key of the run. An event of a
+    source is also recorded as the `origin` of the run.
     """
 
     workflow: str
     event: tuple[str, str] | None = None
+    from_source: bool = False
     input: Mapping[str, Any] = msgspec.field(default_factory=dict)
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
@@ -336,6 +338,25 @@ class RunStarter:
                 raise Conflict(describe_key_conflict(run, answer.public_id, each.event))
         return started
 
+    async def start_each(self, requests: Sequence[StartRequest]) -> list[StartResult | RedriveError]:
+        """Start those of the runs that can be started, in one commit. The others have the error that refuses them."""
+        known = await self._load_workflows({each.workflow for each in requests})
+        found: list[StartResult | RedriveError | None] = [None] * len(requests)
+        runs: list[tuple[int, NewRun]] = []
+        for number, each in enumerate(requests):
+            try:
+                if each.workflow not in known:
+                    raise _make_unknown(each.workflow)
+                runs.append((number, await self._make_run(each, *known[each.workflow])))
+            except InputError as error:
+                found[number] = error
+        started = await self._store.start([run for _, run in runs]) if runs else []
+        self._on_start()
+        for (number, run), answer in zip(runs, started, strict=True):
+            reason = describe_key_conflict(run, answer.public_id, requests[number].event) if answer.clash else None
+            found[number] = answer if reason is None else Conflict(reason)
+        return [each for each in found if each is not None]
+
     async def _make_run(self, request: StartRequest, workflow: StartableWorkflow, schema: Any) -> NewRun:
         if schema is None:
             text = await self._checker.input(request.workflow, dict(request.input))
@@ -358,13 +379,15 @@ class RunStarter:
         )
         if request.event is not None:
             run = set_event_key(run, request.event)
+            if request.from_source:
+                run = replace(run, options=add_origin(run.options, request.event))
         return run if run.key is None else replace(run, key_maker=self._caller.name)
 
     async def _find_handler(self, name: str) -> OnFailure:
         """Return the handler that a start names. The catalogue hides workflows that the caller may not start."""
         rows = [row for row in await self._store.known([name]) if row.kind == "workflow"]
         if not rows:
-            raise UnknownWorkflow(Reason(ReasonCode.CODE_UNREGISTERED, kind="workflow", name=name[:60]))
+            raise _make_unknown(name)
         (item,) = rows
         workflow, schema = _read_catalogue(item)
         parameter = next(iter(schema.get("properties", {})), None)
@@ -379,6 +402,13 @@ class RunStarter:
         return replace(self._rules, handlers=(handler,))
 
     async def _find_workflows(self, names: set[str]) -> dict[str, tuple[StartableWorkflow, Any]]:
+        """Return workflows by name, as `_load_workflows` does; raise UnknownWorkflow if one is missing."""
+        found = await self._load_workflows(names)
+        if unknown := sorted(names - found.keys()):
+            raise _make_unknown(unknown[0])
+        return found
+
+    async def _load_workflows(self, names: set[str]) -> dict[str, tuple[StartableWorkflow, Any]]:
         """Return workflows by name, each with the schema of its input where this process has no code to check it by."""
         found: dict[str, tuple[StartableWorkflow, Any]] = {}
         found |= {name: (here, None) for name in names if (here := self._here(name)) is not None}
@@ -386,9 +416,11 @@ class RunStarter:
         for item in await self._store.known(missing) if missing else ():
             if item.kind == "workflow":
                 found[item.name] = _read_catalogue(item)
-        if unknown := sorted(names - found.keys()):
-            raise UnknownWorkflow(Reason(ReasonCode.CODE_UNREGISTERED, kind="workflow", name=unknown[0][:60]))
         return found
+
+
+def _make_unknown(workflow: str) -> UnknownWorkflow:
+    return UnknownWorkflow(Reason(ReasonCode.CODE_UNREGISTERED, kind="workflow", name=workflow[:60]))
 
 
 def _read_catalogue(item: CatalogueRow) -> tuple[StartableWorkflow, Any]:

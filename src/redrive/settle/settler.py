@@ -44,11 +44,13 @@ from redrive.core.outcomes import (
 from redrive.core.retry import compute_backoff
 from redrive.core.run_options import (
     DEFAULT_RETRY,
+    ORIGIN_PREFIX,
     TRACE_PREFIX,
     RunOptions,
     StepOptions,
     StoredPolicies,
     find_policy,
+    split_origin,
     split_trace,
 )
 from redrive.core.saga import LastAttempt
@@ -366,13 +368,14 @@ def make_claimed_run_view(claimed: ClaimedRun, options: RunOptions, version: str
 
 def parse_run_options(text: str) -> RunOptions:
     """Parse the stored options of a run."""
-    if not text.startswith(TRACE_PREFIX):
+    if not text.startswith((TRACE_PREFIX, ORIGIN_PREFIX)):
         return _parse_options(text)
     trace, rest = split_trace(text)
-    return replace(_parse_options(rest), trace=trace)
+    origin, rest = split_origin(rest)
+    return replace(_parse_options(rest), trace=trace, origin=origin)
 
 
-# Cached, because the runs of one workflow have equal options, except for their traces.
+# Cached, because the runs of one workflow have equal options, except for their traces and origins.
 _parse_options = lru_cache(maxsize=1024)(RunOptions.from_json)
 
 

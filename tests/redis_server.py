@@ -55,6 +55,37 @@ def fetched() -> Path:
     return place
 
 
+class Server:
+    """A Redis on the loopback that a test may stop and start. It keeps nothing on disk."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+
+    def start(self) -> None:
+        """Start it, empty."""
+        options = ["--bind", "127.0.0.1", "--port", str(self._port), "--save", "", "--dir", self._folder.name]
+        self._process = subprocess.Popen([binary(), *options], stdout=subprocess.DEVNULL)
+        _wait_for(self._port, self._process)
+
+    def stop(self) -> None:
+        """Stop it; its data are lost."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(10)
+            self._process = None
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._folder.cleanup()
+
+
 @contextmanager
 def running() -> Iterator[str]:
     """Yield the URL of a Redis on the loopback, which stops with the block."""
@@ -62,18 +93,8 @@ def running() -> Iterator[str]:
     if given:
         yield given
         return
-    with tempfile.TemporaryDirectory() as folder:
-        port = _free_port()
-        server = subprocess.Popen(
-            [binary(), "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", folder],
-            stdout=subprocess.DEVNULL,
-        )
-        try:
-            _wait_for(port, server)
-            yield f"redis://127.0.0.1:{port}/0"
-        finally:
-            server.terminate()
-            server.wait(10)
+    with Server() as server:
+        yield server.url
 
 
 def _free_port() -> int:
