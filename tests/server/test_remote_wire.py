@@ -23,7 +23,7 @@ from redrive.core.transitions import AttemptEnd, EventUse, MessageWrite, NewRun,
 from redrive.reasons import Reason, ReasonCode
 from redrive.remote import wire
 from redrive.remote.backend import RemoteClock
-from redrive.store.children import AwaitedRun, RunEnd
+from redrive.store.children import AwaitedRun, Child, RunEnd
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest, SuccessCount
 from redrive.store.events import EventRow, Mailbox
 from redrive.store.runs import AttemptRow, StartResult
@@ -90,8 +90,10 @@ OUTCOMES: list[Outcome] = [
     outcomes.ManualActionRequested(run=VIEW, place=AT, instructions="call the bank"),
     outcomes.RollbackEnded(
         run=msgspec.structs.replace(VIEW, letter_unwritten=True), ending=ENDING, ends_as=RunStatus.COMPENSATED,
-        fresh=True, count=2, uncertain=("pay",),
+        fresh=True, count=2, uncertain=("pay",), left=("run-8",), succeeded=True,
     ),
+    outcomes.ChildAwaited(run=VIEW, place=AT, subject="run-8"),
+    outcomes.ChildUndone(run=VIEW, place=AT, output="{}", left=True),
     outcomes.RunReleased(run=VIEW, open=(OPEN,), delay=4),
     outcomes.DeadlinePassed(run=VIEW, open=(OPEN,)),
 ]  # fmt: skip
@@ -142,10 +144,11 @@ RECORDS: dict[str, Any] = {
     "beaten": wire.BeatReply(alive=True, held=[7], now=5),
     "held": [wire.HeldReply(id=7, public_id="run-7", tenant="acme", workflow="w", fence=3)],
     "history": wire.History(
-        journal=[ENTRY], attempts=[ATTEMPT], cause=RollbackCause(failure="{}", has_letter=True, letter_code="c")
+        journal=[ENTRY], attempts=[ATTEMPT], cause=RollbackCause(failure="{}", has_letter=True, letter_code="c"),
+        children=[Child("run-8", "w", True)],
     ),
     "mailbox": wire.MailboxReply(mailbox=Mailbox(2, 3, (EventRow(2, 5, "acme", "paid", "k", "ann", "1"),))),
-    "awaited": wire.AwaitedCall(run_id="run-9"),
+    "awaited": wire.AwaitedCall(run_id="run-9", ends=True, undo=True),
     "awaiting": wire.AwaitedReply(awaited=AwaitedRun(wakeups=2, fence=3, end=END)),
     "wakeups": wire.WakeupsCall(runs=(7,)),
     "woken": wire.WakeupsReply(wakeups=((7, 2),)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import redrive
 from redrive import LetterFilter, Redrive
 from redrive.core.states import EntryKind, RunStatus
 from redrive.errors import ChildFailed, Conflict, InputError
+from redrive.observability.tracing import set_request_trace
 from redrive.testing import engine
+from redrive.worker.waits import Waits
 
 
 def new_app(**options: Any) -> Redrive:
@@ -339,3 +342,99 @@ def test_a_def_workflow_runs_a_child() -> None:
             assert (await e.run(parent, 1)).result == 4
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize("way", ["limit", "block", "branch"])
+async def test_a_wait_that_is_given_up_cancels_its_child_unless_another_branch_waits_for_it(way: str) -> None:
+    app = new_app()
+
+    @app.workflow
+    async def child() -> None:
+        await redrive.sleep(10_000)
+
+    @app.workflow
+    async def parent(shared: bool) -> str:
+        handle = await child.start(on_parent_end="cancel")
+        second = asyncio.create_task(handle.result()) if shared else None
+        await redrive.sleep(1)
+        if way == "branch":
+            waiting = asyncio.create_task(handle.result())
+            await redrive.sleep(10)
+            waiting.cancel()
+        else:
+            with suppress(TimeoutError):
+                if way == "limit":
+                    await handle.result(timeout="10s")
+                else:
+                    async with redrive.timeout("10s"):
+                        await handle.result()
+        await redrive.sleep(10)
+        if second is None:
+            await redrive.sleep(100)
+            return "given up"
+        await second
+        return "shared"
+
+    async with engine(app) as e:
+        alone, shared = await parent.start(False), await parent.start(True)
+        await e.settle()
+        await e.advance("30s")
+        (child_of_alone,) = (await app.runs.list(redrive.RunFilter(parent=alone.id))).items
+        (child_of_shared,) = (await app.runs.list(redrive.RunFilter(parent=shared.id))).items
+        assert (child_of_alone.status, child_of_shared.status) == (RunStatus.CANCELLED, RunStatus.SLEEPING)
+        assert await alone.status() is RunStatus.SLEEPING
+        (line,) = [each for each in (await app.audit.list()).items if each.event == "run.cancelled"]
+        assert (line.subject, line.by) == (child_of_alone.id, f"run:{alone.id}")
+        assert [(await e.finish(each)).result for each in (alone, shared)] == ["given up", "shared"]
+
+
+async def test_a_child_that_was_given_up_before_a_crash_is_cancelled_when_its_parent_is_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = new_app()
+
+    @app.workflow
+    async def child() -> None:
+        await redrive.sleep(10_000)
+
+    @app.workflow
+    async def parent() -> None:
+        with suppress(TimeoutError):
+            async with redrive.timeout("10s"):
+                await child.run()
+        for _ in range(2):
+            await redrive.sleep(100)
+
+    async with engine(app) as e:
+        with monkeypatch.context() as broken:
+            broken.setattr(Waits, "_cancel_child", no_cancellation)
+            handle = await parent.start()
+            await e.settle()
+            await e.advance("30s")
+        (run,) = (await app.runs.list(redrive.RunFilter(parent=handle.id))).items
+        assert run.status is RunStatus.SLEEPING
+        await e.crash()
+        await e.advance("2m")
+        assert await app.handle(run.id).status() is RunStatus.CANCELLED
+        assert await handle.status() is RunStatus.SLEEPING
+
+
+async def no_cancellation(self: Waits, request: Any) -> None:
+    """Stand in for the crash of a worker after it recorded that a wait was given up."""
+
+
+async def test_children_inherit_the_priority_and_the_trace_of_their_parent() -> None:
+    family = Family()
+    family.broken = False
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with engine(family.app) as e:
+        set_request_trace(trace)
+        try:
+            handle = await family.grandparent.start("A-1", priority=7)
+        finally:
+            set_request_trace(None)
+        await e.finish(handle)
+        runs = (await family.app.runs.list()).items
+        details = [await family.app.runs.get(run.id) for run in runs]
+        assert [run.priority for run in details] == [7, 7, 7]
+        assert {run.trace_id for run in details} == {"0af7651916cd43dd8448eb211c80319c"}

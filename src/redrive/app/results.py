@@ -18,6 +18,7 @@ from redrive.store.workers import ClaimedRun
 
 log = logging.getLogger("redrive.app")
 
+_RESULT_STATUSES = frozenset({RunStatus.SUCCESS, RunStatus.COMPENSATED})
 _FIRST_POLL, _SLOWEST_POLL = 0.005, 0.25
 
 
@@ -74,6 +75,9 @@ class Results:
         """Pass on the result of a run that a worker of this process ended. A release is not an end."""
         change = settled.transition.change
         if change is not None and change.status in FINAL_RUN_STATUSES:
+            if change.status in _RESULT_STATUSES and change.output is None and change.failure is None:
+                self.poll_now(claimed.public_id)  # it was rolled back after its success, so its result is recorded
+                return
             ending = RunResult(claimed.public_id, change.status, change.output, change.failure)
             self._resolve(claimed.public_id, ending)
 
@@ -143,7 +147,7 @@ class Results:
             log.warning("could not look up results, trying again: %s", error)
             return
         for row in rows:
-            if row.status in FINAL_RUN_STATUSES:
+            if row.status in FINAL_RUN_STATUSES or row.output is not None:
                 self._resolve(row.public_id, RunResult(row.public_id, row.status, row.output, row.failure))
         for run_id in set(run_ids) - {row.public_id for row in rows}:
             self._resolve(run_id, NotFound(Reason(ReasonCode.RUN_NOT_FOUND, id=quote(run_id))))

@@ -21,7 +21,7 @@ from redrive.core.failure_reason import FailureReason
 from redrive.core.new_run import START_OPTIONS, StartableWorkflow
 from redrive.core.notify_rules import NotifyRule
 from redrive.core.payload import check_size
-from redrive.core.run_options import RunOptions, StepLimits, add_depth
+from redrive.core.run_options import RunOptions, StepLimits, add_option
 from redrive.core.schedule import Schedule
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
@@ -122,7 +122,8 @@ class RunHandle(Generic[R]):
 
     def _decode_result(self, ending: RunResult) -> R:
         text = ending.output or "null"
-        if ending.status is not RunStatus.SUCCESS:
+        # A run that was rolled back with its parent keeps its result.
+        if ending.status is not RunStatus.SUCCESS and ending.output is None:
             raise _make_run_failed(ending)
         if isinstance(text, Unreadable):
             raise _make_unreadable_error(ending, text)
@@ -334,7 +335,10 @@ class Workflow(Generic[P, R, T]):
         depth: int = 0,
     ) -> S:
         execution, runtime = branch.execution, self._app.runtime
-        inherited = {"tenant": execution.claimed.tenant, "correlation_id": execution.correlation_id}
+        own = execution.view.options
+        inherited: dict[str, Any] = {"tenant": execution.claimed.tenant, "correlation_id": execution.correlation_id}
+        if own.priority:
+            inherited["priority"] = own.priority
 
         async def start_child(start: Start, key: str) -> str:
             keyed = start.options.get("idempotency_key") is not None
@@ -343,9 +347,9 @@ class Workflow(Generic[P, R, T]):
                 options["idempotency_key"] = key
             with runtime.starting(self.name) as trace:
                 now, child = runtime.now(), Start(start.args, start.kwargs, options)
-                run = self._make_new_run(child, trace, now, execution.claimed, event)
+                run = self._make_new_run(child, trace or own.trace, now, execution.claimed, event)
                 if depth:
-                    run = replace(run, options=add_depth(run.options, depth))
+                    run = replace(run, options=add_option(run.options, "depth", depth))
                 (result,) = await runtime.start([run])
             # A key of the engine says where the child was started, not with which input: a replay with another
             # input gets the child that was started before.

@@ -43,6 +43,7 @@ def show(id: str, target: Target, output: Output) -> None:
     """Show the ledger of RUN: each compensation in order, with its status. The rollback may still be running.
 
     UNCERTAIN: it is unknown whether the step took effect, and nothing was undone. Check the outside system.
+    LEFT: the run started another one, whose effects stay.
 
     \b
     Examples:
@@ -77,6 +78,10 @@ def show(id: str, target: Target, output: Output) -> None:
             echo_err(f"When the cause is fixed: {hint('saga', 'resume', ledger.run_id)}")
         elif entry.status == "UNCERTAIN":
             echo_err(f"It is unknown whether {entry.step!r} took effect: check, and undo it by hand if it did.")
+        elif entry.status == "LEFT":
+            echo_err(f"The effects of run {entry.run} stay. See them: {hint('runs', 'show', entry.run or '')}")
+        elif entry.type == "child" and not entry.is_over:
+            echo_err(f"Run {entry.run} has to be rolled back first: {hint('runs', 'why', entry.run or '')}")
 
 
 @change_command(saga, _RUN_ARGUMENT, REASON_OPTION)

@@ -13,7 +13,15 @@ from typing import Any
 import msgspec
 
 from redrive.core.failure_reason import FailureReason
-from redrive.core.outcomes import AttemptFailed, CancelRequested, LetterClosed, LetterReopened, RollbackEnded, RunView
+from redrive.core.outcomes import (
+    AttemptFailed,
+    CancelRequested,
+    LetterClosed,
+    LetterReopened,
+    RollbackEnded,
+    RollbackRequested,
+    RunView,
+)
 from redrive.core.retry import RetryDecision
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite, LetterWrite
@@ -208,10 +216,19 @@ def audit_replay_ended(run: RunView, status: RunStatus) -> tuple[AuditWrite, ...
 
 def audit_rollback(outcome: RollbackEnded) -> tuple[AuditWrite, ...]:
     """Build the entry of a rollback; one that had nothing to undo has none."""
-    if outcome.forward or not (outcome.count or outcome.uncertain):
+    if outcome.forward or not (outcome.count or outcome.uncertain or outcome.left):
         return ()
-    after = _dump_values(run=outcome.ends_as.value, undone=outcome.count, uncertain=outcome.uncertain or None)
+    after = _dump_values(
+        run=outcome.ends_as.value, undone=outcome.count, uncertain=outcome.uncertain or None, left=outcome.left or None
+    )
     return (_build_audit_write(AuditEvent.ROLLED_BACK, outcome.run, after=after),)
+
+
+def audit_child_rollback(outcome: RollbackRequested) -> tuple[AuditWrite, ...]:
+    """Build the entry of a child whose rollback begins with that of its parent."""
+    before, after = status_json(RunStatus.SUCCESS), status_json(RunStatus.COMPENSATING)
+    by = f"run:{outcome.parent}"
+    return (_build_audit_write(AuditEvent.ROLLED_BACK, outcome.run, by=by, before=before, after=after),)
 
 
 def audit_run_cancelled(outcome: CancelRequested) -> AuditWrite:

@@ -63,6 +63,12 @@ def is_answer(status: RunStatus, open_letter: bool, letters: bool) -> bool:
     return decided or letters
 
 
+def is_undone(status: RunStatus, ends_as: RunStatus | None, executed: bool) -> bool:
+    """Return True if an ended run left no effects: it was rolled back, also by its cancellation, or never executed."""
+    cancelled = status is RunStatus.CANCELLED and (ends_as is RunStatus.CANCELLED or not executed)
+    return cancelled or status is RunStatus.COMPENSATED
+
+
 def cancels_children(status: RunStatus) -> bool:
     """Return True if a run that ended so will not continue, and its children are cancelled."""
     return status in FINAL_RUN_STATUSES and status not in _KEEPS_CHILDREN

@@ -71,6 +71,12 @@ def decide(
             return decide_run.record_plan(outcome)
         case outcomes.ManualActionRequested():
             return decide_run.request_manual_action(outcome)
+        case outcomes.ChildAwaited():
+            return decide_wait.await_child(outcome)
+        case outcomes.ChildUndone():
+            return decide_wait.finish_child(outcome)
+        case outcomes.RollbackRequested():
+            return decide_run.roll_back_child(outcome)
         case outcomes.CancelRequested():
             return decide_run.cancel_run(outcome)
         case outcomes.LetterClosed():

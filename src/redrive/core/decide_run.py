@@ -156,10 +156,22 @@ def request_manual_action(outcome: outcomes.ManualActionRequested) -> Transition
     return build_transition(outcome.run, entry, progress=True, change=change)
 
 
+def roll_back_child(outcome: outcomes.RollbackRequested) -> Transition:
+    """Start the rollback of a run that has succeeded, because that of its parent reached it. Its result stays."""
+    reason = Reason(ReasonCode.PARENT_ROLLED_BACK, run=outcome.parent)
+    ending = _build_ending(Category.UNKNOWN, "redrive.ParentRolledBack", LetterCode.NON_RETRYABLE, reason)
+    change = _start_rollback(ending, RunStatus.COMPENSATED)
+    return build_transition(outcome.run, change=change, audit=audit.audit_child_rollback(outcome))
+
+
 def end_rollback(outcome: outcomes.RollbackEnded, key: bytes) -> Transition:
     """End a run whose rollback is over, with the status that was chosen when the rollback started."""
     run, ending, ends_as = outcome.run, outcome.ending, outcome.ends_as
-    if ends_as is RunStatus.CANCELLED:
+    if outcome.succeeded:
+        # The recorded result stays. A run that passed its pivot keeps its success as well.
+        status = RunStatus.SUCCESS if outcome.forward else RunStatus.COMPENSATED
+        decided = _resolve_replay(run, RunWrite(status=status, take=True), ReasonCode.ROLLED_BACK)
+    elif ends_as is RunStatus.CANCELLED:
         change = RunWrite(status=RunStatus.CANCELLED, take=True, failure=ending.to_json())
         decided = _resolve_replay(run, change, ReasonCode.RUN_CANCELLED)
     elif ends_as is RunStatus.COMPENSATED and not outcome.forward:

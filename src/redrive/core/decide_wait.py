@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from redrive.core import outcomes
 from redrive.core.classify import Category
+from redrive.core.events import RUN_KIND
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode
 from redrive.core.states import StepStatus
@@ -54,6 +55,20 @@ def fail_wait(outcome: outcomes.WaitFailed) -> Transition:
     entry = build_entry(outcome.place, StepStatus.FAILED, done=outcome.done, input=outcome.input, failure=failure)
     change = resume_run(outcome.run, outcome.resumes)
     decided = build_transition(outcome.run, entry, progress=True, change=change)
+    return replace(decided, ended_waits=(entry.index,))
+
+
+def await_child(outcome: outcomes.ChildAwaited) -> Transition:
+    """Record that a rollback waits for a child. Its entry begins only when the child has ended."""
+    wait = WaitWrite(index=outcome.place.index, kind=RUN_KIND, subject=outcome.subject)
+    return replace(build_transition(outcome.run), waits=(wait,))
+
+
+def finish_child(outcome: outcomes.ChildUndone) -> Transition:
+    """Record that a rollback is done with a child. An entry that is skipped without an attempt is only listed."""
+    status, attempt = (StepStatus.SKIPPED, 0) if outcome.left else (StepStatus.SUCCESS, 1)
+    entry = build_entry(outcome.place, status, attempt=attempt, output=outcome.output)
+    decided = build_transition(outcome.run, entry, progress=True)
     return replace(decided, ended_waits=(entry.index,))
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from redrive.core.idempotency import event_hash, event_key, job_key, payload_hash, schedule_key
 from redrive.core.roles import ALL_TENANTS, DEFAULT_TENANT
-from redrive.core.run_options import OnFailure, RunOptions, StepLimits, add_trace
+from redrive.core.run_options import OnFailure, RunOptions, StepLimits, add_option, add_trace
 from redrive.core.transitions import NewRun
 from redrive.duration import MICROS, Duration, parse_duration
 from redrive.errors import InputError
@@ -79,6 +79,8 @@ def build_new_run(
     encoded = workflow.text
     if not _SNAPSHOT_OPTIONS.isdisjoint(options):
         encoded = _build_snapshot(workflow.options, options).to_json()
+    if priority:
+        encoded = add_option(encoded, "priority", priority)
     timeout = workflow.timeout if options.get("timeout") is None else read_time_limit("timeout", options["timeout"])
     # Not more than 15 keyword arguments: Python passes more as a dict, which takes several times as long.
     run = NewRun(

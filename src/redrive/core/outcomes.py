@@ -328,11 +328,25 @@ class ManualActionRequested(_EntryOutcome, frozen=True, kw_only=True):
     instructions: str
 
 
+class ChildAwaited(_EntryOutcome, frozen=True, kw_only=True):
+    """A rollback waits for the end of a child, whose `subject` is the name under which runs wait for it."""
+
+    subject: str
+
+
+class ChildUndone(_EntryOutcome, frozen=True, kw_only=True):
+    """A child of the run needs nothing more. `left`: its effects stay. `output`: its id and its status."""
+
+    output: str
+    left: bool
+
+
 class RollbackEnded(_RunOutcome, frozen=True, kw_only=True):
     """A rollback is over: everything is undone, or nothing may be undone (`forward`).
 
     `ending`: the failure that the run was rolled back for. `ends_as`: its final status. `fresh`: no dead letter
     records the failure yet. `count`: the number of compensations. `uncertain`: names of steps that may have happened.
+    `left`: children whose effects stay. `succeeded`: the run had a result, and its parent was rolled back.
     """
 
     ending: FailureReason
@@ -341,6 +355,8 @@ class RollbackEnded(_RunOutcome, frozen=True, kw_only=True):
     forward: bool = False
     count: int = 0
     uncertain: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    succeeded: bool = False
 
 
 # Outcomes from outside the run: its worker, its deadline, a user.
@@ -381,6 +397,12 @@ class CancelRequested(_RunOutcome, frozen=True, kw_only=True):
     open: tuple[OpenEntry, ...] = ()
 
 
+class RollbackRequested(_RunOutcome, frozen=True, kw_only=True):
+    """The rollback of the run `parent` reached this child of it, which had succeeded."""
+
+    parent: str
+
+
 class LetterClosed(_RunOutcome, frozen=True, kw_only=True):
     """A user closed the run's dead letter without a replay, or the letter expired.
 
@@ -411,6 +433,6 @@ Outcome: TypeAlias = (
     AttemptStarted | AttemptSucceeded | AttemptFailed | StepParked | EntryCancelled | ValueRecorded
     | SleepStarted | SleepEnded | WaitStarted | WaitAnswered | WaitTimedOut | WaitFailed | EventsRefused | StatusNoted
     | RunIdle | WorkflowReturned | WorkflowFailed | StepReplayEnded | CodeDiverged
-    | FollowUpsPlanned | ManualActionRequested | RollbackEnded | RunReleased | WorkerLost | DeadlinePassed
-    | CancelRequested | LetterClosed | LetterReopened
+    | FollowUpsPlanned | ManualActionRequested | ChildAwaited | ChildUndone | RollbackEnded
+    | RunReleased | WorkerLost | DeadlinePassed | CancelRequested | RollbackRequested | LetterClosed | LetterReopened
 )  # fmt: skip

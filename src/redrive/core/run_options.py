@@ -44,10 +44,10 @@ def add_trace(options: str, traceparent: str) -> str:
     return f'{TRACE_PREFIX}{traceparent}",{split_trace(options)[1][1:]}'
 
 
-def add_depth(options: str, depth: int) -> str:
-    """Return the encoded options of a run with so many runs above it that wait for each other."""
+def add_option(options: str, name: str, number: int) -> str:
+    """Return the encoded options of a run with one more of them, which is a number."""
     trace, rest = split_trace(options)
-    text = f'{{"depth":{depth},{rest[1:]}'
+    text = f'{{"{name}":{number},{rest[1:]}'
     return text if trace is None else add_trace(text, trace)
 
 
@@ -125,8 +125,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     `limits`: time limits of its steps, from the start and from the workflow. `letter_keeps`: microseconds for which its
     dead letter is kept. `rollback`: a failed run is rolled back. `reserves`: its code has steps that are confirmed or
-    cancelled at the end. `depth`: the number of runs above it that wait for each other. `origin`: the stream and the id
-    of the message for which a source started it.
+    cancelled at the end. `depth`: the number of runs above it that wait for each other. `priority`: that of its
+    children. `origin`: the stream and the id of the message for which a source started it.
     """
 
     override: RetryPolicy | None = None
@@ -141,6 +141,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     reserves: bool = False
     notify: NotifyRule | None = None
     depth: int = 0
+    priority: int = 0
     trace: str | None = None
     origin: tuple[str, str] | None = None
 
@@ -165,6 +166,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
             "reserves": self.reserves,
             "notify": self.notify and self.notify.to_json(),
             "depth": self.depth,
+            "priority": self.priority,
         }
         data |= {name: value for name, value in optional.items() if value}
         text = json.dumps(data, separators=(",", ":"))

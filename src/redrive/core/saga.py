@@ -1,6 +1,6 @@
 """The effects of a run that must be undone or confirmed, and the progress of that, read from its journal alone.
 
-    effects     every step that took effect, or may have
+    effects     every step that took effect, or may have, and every child
     ledger      the recorded compensations, in the order of their execution
 
 A compensation is a journal entry, under a key that names the entry it undoes:
@@ -11,20 +11,28 @@ A compensation is a journal entry, under a key that names the entry it undoes:
 Steps that are uncertain to have happened come first. The others follow in the reverse order of their completion, over
 all branches. A step that a replay executed again stands for its earlier effect; if the replay did not get that far, the
 earlier effect is undone. If the replay was a new operation, both effects happened, and both are undone.
+
+A child that ends with its parent is one effect: the entry of its start, completed when its result was waited for. It is
+undone by its own rollback, for which its parent waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import msgspec
 
 from redrive.core.classify import Category
+from redrive.core.events import WaitMode
 from redrive.core.failure_reason import FailureReason, Stage
 from redrive.core.journal import EntryRow, compute_generations, entry_key
 from redrive.core.run_options import StepOptions
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import AttemptEnd
+
+CHILD_UNDO = "redrive.rollback"
+"""The name of ledger entries that undo a child."""
 
 _UNCERTAIN_CATEGORIES = frozenset({Category.TIMEOUT, Category.NETWORK})
 _WAITING_STATUSES = frozenset({StepStatus.CANCELLED, StepStatus.RETRYING, StepStatus.PENDING})
@@ -63,8 +71,23 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_listed_only(self) -> bool:
-        """True if the compensation is only listed for users, because the step is uncertain."""
-        return self.uncertain and self.entry.status is StepStatus.SKIPPED and self.entry.attempt == 0
+        """True if the compensation is only listed for users: the step is uncertain, or the child cannot be undone."""
+        return self.entry.status is StepStatus.SKIPPED and self.entry.attempt == 0
+
+    @property
+    def child(self) -> str | None:
+        """The id of the child that the entry undoes; None if it undoes a step."""
+        return _started_run(self.undone)
+
+    @property
+    def is_left(self) -> bool:
+        """True if the entry is of a child whose effects stay."""
+        return self.is_child and self.is_listed_only
+
+    @property
+    def is_child(self) -> bool:
+        """True if the entry undoes a child run."""
+        return self.undone.kind is EntryKind.START
 
 
 def find_step_effects(
@@ -87,7 +110,39 @@ def find_step_effects(
         transactional = options.get(last.name, StepOptions()).transactional
         if last is not done and not transactional and _is_uncertain(last, attempts.get(last.index)):
             found.append(StepEffect(entry=last, uncertain=True))
-    return tuple(sorted(found, key=lambda each: _undo_order(each.entry, uncertain=each.uncertain)))
+    return sort_effects(found, rows)
+
+
+def find_child_effects(journal: Iterable[EntryRow], owned: Set[str]) -> tuple[StepEffect, ...]:
+    """Return the starts of the runs with these ids, each once, however often a replay asked for it."""
+    starts = {run_id: row for row in journal if (run_id := _started_run(row)) is not None}
+    return tuple(StepEffect(entry=row, uncertain=False) for run_id, row in starts.items() if run_id in owned)
+
+
+def _started_run(row: EntryRow) -> str | None:
+    """Return the id of the run that an entry started; None for other entries, and if it is unreadable."""
+    readable = row.kind is EntryKind.START and isinstance(row.output, str)
+    return str(json.loads(row.output)) if readable else None  # type: ignore[arg-type]
+
+
+def sort_effects(effects: Iterable[StepEffect], journal: Iterable[EntryRow]) -> tuple[StepEffect, ...]:
+    """Return effects in the order in which they are undone."""
+    ends = _find_child_ends(journal)
+    return tuple(sorted(effects, key=lambda each: _undo_order(each.entry, ends, uncertain=each.uncertain)))
+
+
+def _find_child_ends(journal: Iterable[EntryRow]) -> dict[int, int]:
+    """Return the completion number of each child by the index of its start: that of the last wait for its result."""
+    starts: dict[str, int] = {}
+    ends: dict[int, int] = {}
+    for row in sorted(journal, key=lambda row: row.index):
+        if (run_id := _started_run(row)) is not None:
+            starts[run_id] = row.index
+        elif row.kind is EntryKind.WAIT and row.done is not None and isinstance(row.input, str):
+            wait = json.loads(row.input)
+            if wait.get("mode") == WaitMode.RUN and wait["names"][0] in starts:
+                ends[starts[wait["names"][0]]] = row.done
+    return ends
 
 
 def _is_uncertain(entry: EntryRow, last: LastAttempt | None) -> bool:
@@ -106,8 +161,9 @@ def _is_uncertain(entry: EntryRow, last: LastAttempt | None) -> bool:
     return lost or ending.stage in (Stage.OUTPUT, Stage.COMMIT) or ending.failure.category in _UNCERTAIN_CATEGORIES
 
 
-def _undo_order(undone: EntryRow, *, uncertain: bool) -> tuple[bool, int, int]:
-    return not uncertain, 0 if uncertain else -(undone.done or 0), -undone.index
+def _undo_order(undone: EntryRow, child_ends: Mapping[int, int], *, uncertain: bool) -> tuple[bool, int, int]:
+    done = child_ends.get(undone.index, undone.done)
+    return not uncertain, 0 if uncertain else -(done or 0), -undone.index
 
 
 def find_passed_pivot(
@@ -148,7 +204,8 @@ def read_ledger(journal: Sequence[EntryRow]) -> tuple[LedgerRow, ...]:
     entries = {entry.index: entry for entry in journal}
     followed = [(entry, entries.get(_followed_index(entry))) for entry in compensations]
     rows = [LedgerRow(entry=entry, undone=undone) for entry, undone in followed if undone is not None]
-    return tuple(sorted(rows, key=lambda row: _undo_order(row.undone, uncertain=row.uncertain)))
+    ends = _find_child_ends(journal)
+    return tuple(sorted(rows, key=lambda row: _undo_order(row.undone, ends, uncertain=row.uncertain)))
 
 
 def find_unfinished(rows: Iterable[LedgerRow]) -> LedgerRow | None:

@@ -6,6 +6,9 @@
                 └───── SLEEPING ├──> TIMED_OUT | CANCELLED | PARTIAL
                                 └──> COMPENSATING ──> COMPENSATED | DLQ_PENDING | TIMED_OUT | CANCELLED
 
+             The rollback of a parent takes a child from SUCCESS to COMPENSATING. It is SUCCESS again if nothing may be
+             undone.
+
              A run without a worker can be claimed, cancelled, timed out or rolled back. Only its worker
              can report that it failed.
 
@@ -105,12 +108,12 @@ RUN_MOVES: dict[RunStatus, frozenset[RunStatus]] = {
     _R.PENDING: frozenset({_R.RUNNING, _R.COMPENSATING, _R.TIMED_OUT, _R.CANCELLED}),
     _R.RUNNING: _RUN_END_STATUSES | {_R.PENDING, _R.SLEEPING, _R.COMPENSATING},
     _R.SLEEPING: frozenset({_R.PENDING, _R.RUNNING, _R.COMPENSATING, _R.TIMED_OUT, _R.CANCELLED}),
-    _R.COMPENSATING: frozenset({_R.COMPENSATED, _R.DLQ_PENDING, _R.FAILED, _R.TIMED_OUT, _R.CANCELLED}),
+    _R.COMPENSATING: _RUN_END_STATUSES - {_R.PARTIAL} | {_R.COMPENSATED},
     _R.DLQ_PENDING: frozenset({_R.PENDING, _R.FAILED, _R.COMPENSATING}),
     _R.FAILED: frozenset({_R.PENDING, _R.COMPENSATING, _R.DLQ_PENDING}),
     _R.TIMED_OUT: frozenset({_R.PENDING, _R.COMPENSATING}),
     _R.PARTIAL: frozenset({_R.PENDING, _R.COMPENSATING}),
-    _R.SUCCESS: frozenset(),
+    _R.SUCCESS: frozenset({_R.COMPENSATING}),
     _R.CANCELLED: frozenset(),
     _R.COMPENSATED: frozenset(),
 }

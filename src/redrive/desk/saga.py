@@ -29,8 +29,9 @@ from redrive.store.runs import RunRow
 class SagaEntry:
     """A compensation: the step that it undoes, its action, and its progress.
 
-    `status` is that of a step, or UNCERTAIN: it is unknown whether the step happened, so it is not undone.
-    `type` is `function`, `api_call`, `sql`, `notify` or `manual`; `attempt` is 0 until the first; `ts` is
+    `status` is that of a step, or UNCERTAIN: it is unknown whether the step happened, so it is not undone; or LEFT: the
+    effects of a child stay. `type` is `function`, `api_call`, `sql`, `notify`, `manual` or `child`; `run` is the id of
+    the child, which is undone by its own rollback. `attempt` is 0 until the first; `ts` is
     when it last changed; `instructions` say what a user has to do. `decided_by` and `decision_reason`: the user who
     skipped it or marked it as done, and why. `payload_hash` is a hash of the input with a key of the tenant.
     """
@@ -62,11 +63,12 @@ class SagaEntry:
     reason_params: dict[str, Any] = field(default_factory=dict)
     decided_by: str | None = None
     decision_reason: str | None = None
+    run: str | None = None
 
     @property
     def is_over(self) -> bool:
         """True if the compensation needs nothing more."""
-        return self.status in ("SUCCESS", "SKIPPED", "UNCERTAIN")
+        return self.status in ("SUCCESS", "SKIPPED", "UNCERTAIN", "LEFT")
 
     @property
     def message(self) -> str | None:
@@ -182,7 +184,8 @@ def _present_entry(run: RunRow, row: LedgerRow, step: StepRecord, key: bytes, de
         step_index=row.undone.index,
         action=step.name,
         type=options.action or "function",
-        status="UNCERTAIN" if row.is_listed_only else step.status.value,
+        status=("LEFT" if row.is_child else "UNCERTAIN") if row.is_listed_only else step.status.value,
+        run=row.child,
         uncertain=row.uncertain,
         created_at=step.began_at,
         began_at=step.began_at if begun else None,

@@ -165,6 +165,7 @@ class ReasonCode(StrEnum):
     CHILD_TOO_DEEP = "child_too_deep"
     CHILD_NOT_REPLAYABLE = "child_not_replayable"
     CHILD_REPLAYED = "child_replayed"
+    PARENT_ROLLED_BACK = "parent_rolled_back"
     PARENT_MISSING = "parent_missing"
     CHOICE_NEEDED = "choice_needed"
     TENANT_OF_CODE = "tenant_of_code"

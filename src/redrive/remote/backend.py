@@ -42,7 +42,7 @@ from redrive.observability.counters import SettleListener
 from redrive.remote import wire
 from redrive.remote.client import Address, Client
 from redrive.settle.settler import Settled, make_refused
-from redrive.store.children import AwaitedRun
+from redrive.store.children import AwaitedRun, Child
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
 from redrive.store.events import Mailbox
 from redrive.store.port import Transaction
@@ -304,7 +304,15 @@ class RemoteBackend:
         return dict(reply.wakeups)
 
     async def awaited_run(self, run: int, run_id: str) -> AwaitedRun | None:
-        call = wire.AwaitedCall(run_id=run_id)
+        return await self._awaited(run, wire.AwaitedCall(run_id=run_id))
+
+    async def children(self, run: RunView) -> list[Child]:
+        return (await self._history(run.id)).children
+
+    async def end_child(self, run: RunView, run_id: str, *, undo: bool) -> AwaitedRun | None:
+        return await self._awaited(run.id, wire.AwaitedCall(run_id=run_id, ends=True, undo=undo))
+
+    async def _awaited(self, run: int, call: wire.AwaitedCall) -> AwaitedRun | None:
         try:
             reply: wire.AwaitedReply = await self._call(f"runs/{run}/awaited", call, wire.AwaitedReply)
         except NotFound:

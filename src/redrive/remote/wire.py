@@ -23,7 +23,7 @@ from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import CircuitSampleWrite, EntryWrite, NewRun, RunWrite, Transition
 from redrive.reasons import Reason
 from redrive.settle.settler import Settled
-from redrive.store.children import AwaitedRun
+from redrive.store.children import AwaitedRun, Child
 from redrive.store.circuits import SuccessCount
 from redrive.store.events import Mailbox
 from redrive.store.runs import AttemptRow
@@ -210,6 +210,7 @@ class History(_Record, frozen=True, kw_only=True):
     journal: list[EntryRow]
     attempts: list[AttemptRow]
     cause: RollbackCause
+    children: list[Child] = []
 
 
 class MailboxReply(_Record, frozen=True, kw_only=True):
@@ -231,9 +232,14 @@ class WakeupsReply(_Record, frozen=True, kw_only=True):
 
 
 class AwaitedCall(_Record, frozen=True, kw_only=True):
-    """A run that another one waits for, which the worker holds."""
+    """A run that another one waits for, which the worker holds.
+
+    `ends`: cancel it if it is a child that ends with its parent. `undo`: begin its rollback if it has succeeded.
+    """
 
     run_id: _Name
+    ends: bool = False
+    undo: bool = False
 
 
 class AwaitedReply(_Record, frozen=True, kw_only=True):
@@ -312,6 +318,8 @@ OUTCOME_NAMES: dict[type[Any], str] = {
     outcomes.CodeDiverged: "diverged",
     outcomes.FollowUpsPlanned: "planned",
     outcomes.ManualActionRequested: "manual",
+    outcomes.ChildAwaited: "child_awaited",
+    outcomes.ChildUndone: "child_undone",
     outcomes.RollbackEnded: "rolled_back",
     outcomes.RunReleased: "released",
     outcomes.DeadlinePassed: "expired",

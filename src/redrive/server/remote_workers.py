@@ -36,6 +36,7 @@ from redrive.server.long_polls import LongPolls
 from redrive.server.problem_responses import ProblemError
 from redrive.server.remote_input import check_count, check_fields, check_registration, check_small, refuse_request
 from redrive.server.worker_checks import check_start, complete_outcome, decode_body, decode_outcome, refuse_protocol
+from redrive.settle.cancellation import end_child
 from redrive.settle.circuits import after_samples, update_circuit
 from redrive.settle.settler import LocalSettler, make_claimed_run_view, make_lenient_run_view, parse_run_options
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest
@@ -382,7 +383,9 @@ class RemoteWorkers:
             raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
         store = self._store
         cause = await read_rollback_cause(store, run, view.public_id)
-        return wire.History(journal=await store.journal(run), attempts=await store.attempts(run), cause=cause)
+        journal, attempts = await store.journal(run), await store.attempts(run)
+        children = await store.children_of(view.public_id, view.tenant) if view.undoing else []
+        return wire.History(journal=journal, attempts=attempts, cause=cause, children=children)
 
     async def read_mailbox(self, session: WorkerSession, run: int) -> wire.MailboxReply:
         """Return the unread events of a run that the worker holds."""
@@ -394,7 +397,17 @@ class RemoteWorkers:
     ) -> wire.AwaitedReply:
         """Return the run that a run waits for, which the worker holds. Both belong to the same tenant."""
         view = await self.find_view(session, run)
-        awaited = None if view is None else await self._store.awaited_run(run, call.run_id)
+        awaited = None
+        if view is not None and call.ends:
+            undo = call.undo and view.undoing
+            settler = LocalSettler(self._store, self._clock, listeners=self._runtime().listeners)
+            awaited = await end_child(self._store, settler, view, call.run_id, undo=undo)
+            if awaited is not None and awaited.end is not None:
+                # The state is enough, and the token may not reach the workflow of the child.
+                awaited = replace(awaited, end=replace(awaited.end, output=None, failure=None))
+            return wire.AwaitedReply(awaited=awaited)
+        if view is not None:
+            awaited = await self._store.awaited_run(run, call.run_id)
         allowed = principal.workflows
         if awaited is not None and awaited.end is not None and allowed is not None:
             if awaited.end.workflow not in allowed:

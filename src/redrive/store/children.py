@@ -19,7 +19,8 @@ class RunEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The state of a run, or of the run that a full replay started in its place.
 
     `subject`: the name under which others wait for it, which a full replay does not change. `open_letter`: a dead
-    letter of the run waits for a decision, or is being replayed.
+    letter of the run waits for a decision, or is being replayed. `owner`: the run that it ends with. `executed`: a
+    worker had it. `ends_as`: the status that its last rollback was to end in.
     """
 
     run_id: str
@@ -30,6 +31,17 @@ class RunEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     output: str | None
     failure: str | None
     open_letter: bool
+    owner: str | None = None
+    executed: bool = True
+    ends_as: RunStatus | None = None
+
+
+class Child(msgspec.Struct, frozen=True, gc=False):
+    """A run that ends with its owner."""
+
+    run_id: str
+    workflow: str
+    under_way: bool
 
 
 class AwaitedRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -80,6 +92,9 @@ class ChildStore(Protocol):
         If the run is ending at this moment, this returns after its end is committed.
         """
 
+    async def children_of(self, owner: str, tenant: str) -> list[Child]:
+        """Return the runs that end with a run of this tenant, in the order of their start."""
+
     async def run_waits(self, after: RunWait | None, most: int) -> list[RunWait]:
         """Return waits for runs, in order, after the given one."""
 
@@ -105,6 +120,11 @@ class ChildCalls:
             return None
         wakeups, fence, tenant = waiting
         return AwaitedRun(wakeups=wakeups, fence=fence, end=await _read_end(session, run_id, tenant))
+
+    @read_call()
+    async def children_of(self, session: Session, owner: str, tenant: str) -> list[Child]:
+        rows = await session.rows(SQL["children_of"], owner=owner, tenant=tenant)
+        return [Child(run_id, workflow, bool(under_way)) for run_id, workflow, under_way in rows]
 
     @read_call()
     async def run_waits(self, session: Session, after: RunWait | None, most: int) -> list[RunWait]:
@@ -170,5 +190,8 @@ async def _read_end(session: Session, run_id: str, tenant: str) -> RunEnd | None
                 output=row[3],
                 failure=row[4],
                 open_letter=bool(row[5]),
+                owner=row[6],
+                executed=bool(row[7]),
+                ends_as=None if row[8] is None else RunStatus(row[8]),
             )
         run_id = replaced_by

@@ -16,9 +16,10 @@ from redrive.core.journal import EntryRow
 from redrive.core.outbox import SinkLease
 from redrive.core.outcomes import Outcome, RunView
 from redrive.observability.counters import SettleListener
+from redrive.settle.cancellation import end_child
 from redrive.settle.circuits import after_samples, update_circuit
 from redrive.settle.settler import LocalSettler, Settled, make_lenient_run_view
-from redrive.store.children import AwaitedRun
+from redrive.store.children import AwaitedRun, Child
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
 from redrive.store.events import Mailbox
 from redrive.store.port import LeaseConnection, Store, Transaction
@@ -30,10 +31,14 @@ if TYPE_CHECKING:
 
 
 class RollbackCause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The recorded reason of a rollback: the failure of the run, and the code and failure of its letter, if any."""
+    """The recorded reason of a rollback: the failure of the run, and the code and failure of its letter, if any.
+
+    `succeeded`: the run has a result, and is rolled back with its parent.
+    """
 
     failure: str | None
     has_letter: bool
+    succeeded: bool = False
     letter_code: str | None = None
     letter_failure: str | None = None
 
@@ -84,6 +89,12 @@ class Backend(Protocol):
     async def awaited_run(self, run: int, run_id: str) -> AwaitedRun | None:
         """Return the run that such a run waits for, with the wake-ups and the fence of the one that waits."""
 
+    async def children(self, run: RunView) -> list[Child]:
+        """Return the runs that end with such a run."""
+
+    async def end_child(self, run: RunView, run_id: str, *, undo: bool) -> AwaitedRun | None:
+        """Cancel one of them, or with `undo` begin its rollback if it has succeeded; return its state after that."""
+
     async def rollback_cause(self, run: ClaimedRun) -> RollbackCause:
         """Return why such a run is rolled back."""
 
@@ -112,6 +123,7 @@ class LocalBackend:
     def __init__(self, store: Store, clock: Clock, *, listeners: Sequence[SettleListener] = ()) -> None:
         self._store = store
         self._settler = LocalSettler(store, clock, listeners=listeners)
+        self._children_settler = LocalSettler(store, clock, listeners=listeners)  # other workers hold the children
         # Passed through as they are: a further call for each would cost every step of an embedded worker.
         self.now = store.now
         self.settle = self._settler.settle
@@ -140,6 +152,12 @@ class LocalBackend:
     async def held(self, worker: int) -> list[RunView]:
         return [make_lenient_run_view(each.run) for each in await self._store.held(worker)]
 
+    async def children(self, run: RunView) -> list[Child]:
+        return await self._store.children_of(run.public_id, run.tenant)
+
+    async def end_child(self, run: RunView, run_id: str, *, undo: bool) -> AwaitedRun | None:
+        return await end_child(self._store, self._children_settler, run, run_id, undo=undo)
+
     async def rollback_cause(self, run: ClaimedRun) -> RollbackCause:
         return await read_rollback_cause(self._store, run.id, run.public_id)
 
@@ -161,6 +179,7 @@ async def read_rollback_cause(store: Store, run: int, public_id: str) -> Rollbac
     return RollbackCause(
         failure=case.run.failure,
         has_letter=case.letter is not None,
+        succeeded=case.run.output is not None,
         letter_code=None if letter is None else letter.code,
         letter_failure=None if letter is None else letter.failure,
     )

@@ -4,7 +4,7 @@ A rollback undoes the steps of a run, one compensation after the other, in the r
 
     read      the journal: what happened, what may have happened, was a pivot passed?
     plan      one entry for each compensation, all of them in one commit
-    undo      the next one, until it succeeds; a manual task releases the run
+    undo      the next one, until it succeeds; a manual task releases the run, and so does a child until it has ended
     end       as the run would have ended, or with a dead letter for the compensation that failed
 
 A confirmation does so for reservations when the function has returned, in order of completion, before the run
@@ -23,16 +23,21 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.actions import Action, ApiCall, Manual, Notify, Sql
 from redrive.core import saga
+from redrive.core.children import is_answer, is_undone
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
-from redrive.core.journal import EntryRow, Journal
+from redrive.core.journal import EntryRow, Journal, entry_key
 from redrive.core.outcomes import (
+    ChildAwaited,
+    ChildUndone,
     EntryRef,
     FollowUpsPlanned,
     ManualActionRequested,
     PlannedFollowUp,
     RollbackEnded,
+    RunIdle,
+    ValueRecorded,
     WorkflowFailed,
     WorkflowReturned,
 )
@@ -52,6 +57,7 @@ from redrive.worker.branches import current_scope
 from redrive.worker.step_call import StepCall
 
 if TYPE_CHECKING:
+    from redrive.store.children import AwaitedRun
     from redrive.worker.backend import RollbackCause
     from redrive.worker.branches import Branch
     from redrive.worker.definitions import Step
@@ -136,6 +142,7 @@ def render_instructions(action: Manual, text: str, step: str) -> str:
         return f"{action.instructions} ({error})"
 
 
+_CHILD_OPTIONS = StepOptions(action="child").to_json()
 _FAILED = frozenset({StepStatus.FAILED, StepStatus.DLQ})
 _DONE = frozenset({StepStatus.SUCCESS, StepStatus.SKIPPED})
 _ROLLED_BACK_REASON = Reason(ReasonCode.RUN_ROLLED_BACK)
@@ -187,10 +194,18 @@ class FollowUp:
         execution.journal.continue_numbers(Journal(rows))
         return rows
 
-    async def plan(self, steps: Iterable[tuple[EntryRow, Step[Any, Any], bool, bool]]) -> None:
-        """Record new entries, each from (entry to follow up, step to call, is it uncertain, does it run)."""
+    async def plan(self, steps: Iterable[tuple[EntryRow, Step[Any, Any] | None, bool, bool]]) -> None:
+        """Record new entries, each from (entry to follow up, step to call, is it uncertain, does it run).
+
+        The entry of a child has no step to call.
+        """
         plan = []
         for entry, step, uncertain, runs in steps:
+            if step is None:
+                key = saga.follow_up_key(entry, saga.CHILD_UNDO)
+                place = EntryRef(self._execution.journal.new_index(), key, self._kind, saga.CHILD_UNDO)
+                plan.append(PlannedFollowUp(place=place, input=f'{{"run":{entry.output}}}', options=_CHILD_OPTIONS))
+                continue
             for text in (entry.input, entry.output):
                 if isinstance(text, Unreadable):
                     raise FollowUpFailed(self._make_input_failure(entry.name, PayloadError(text.why)))
@@ -291,8 +306,10 @@ class _Rollback:
         try:
             rows = await self._plan_compensations(journal, effects)
             for row in rows:
-                if not row.is_done:
-                    await self._compensate(row)
+                if row.is_done:
+                    continue
+                await (self._undo_child(row) if row.is_child else self._compensate(row))
+            rows = saga.read_ledger(await self._follow_up.read()) if any(row.is_child for row in rows) else rows
         except FollowUpFailed as failed:
             await execution.settle(failed.outcome(execution))
             return
@@ -321,8 +338,14 @@ class _Rollback:
         missing = [each for each in effects if each.entry.index not in known]
         # A reservation is always cancelled. Other steps are undone if the run rolls back.
         rolls_back = self._ends_as is RunStatus.COMPENSATED or self._execution.view.options.rollback
-        plan = []
-        for each in missing:
+        if rolls_back:
+            children = await self._stop_children(journal)
+            missing += [each for each in children if each.entry.index not in known]
+        plan: list[tuple[EntryRow, Step[Any, Any] | None, bool, bool]] = []
+        for each in saga.sort_effects(missing, journal):
+            if each.entry.kind is EntryKind.START:
+                plan.append((each.entry, None, False, True))
+                continue
             step = steps[each.entry.name]
             undo = step.cancel or (step.undo if rolls_back else None)
             if undo is not None:
@@ -331,6 +354,56 @@ class _Rollback:
             return saga.read_ledger(journal)
         await self._follow_up.plan(plan)
         return saga.read_ledger(await self._follow_up.read())
+
+    async def _stop_children(self, journal: list[EntryRow]) -> tuple[saga.StepEffect, ...]:
+        """Cancel the children that are under way; return the starts of all. A start that a crash hid is recorded."""
+        execution = self._execution
+        backend, view = execution.worker.backend, execution.view
+        children = await repeat_until_answered(lambda: backend.children(view), execution.clock)
+        for child in children:
+            if child.under_way:
+                await self._end_child(child.run_id, undo=False)
+        known = {row.output for row in journal if row.kind is EntryKind.START}
+        lost = [child for child in children if json.dumps(child.run_id) not in known]
+        for child in lost:
+            index, name = execution.journal.new_index(), f"redrive.start {child.workflow}"
+            place = EntryRef(index, entry_key("", name, index), EntryKind.START, name)
+            done = execution.journal.new_done_number()
+            await execution.settle(ValueRecorded(run=view, place=place, output=json.dumps(child.run_id), done=done))
+        if lost:
+            journal[:] = await self._follow_up.read()
+        return saga.find_child_effects(journal, {child.run_id for child in children})
+
+    async def _end_child(self, run_id: str, *, undo: bool) -> AwaitedRun:
+        """Cancel or roll back a child; return its state. Detach the run if it was taken away."""
+        execution = self._execution
+        backend, view = execution.worker.backend, execution.view
+        with execution.calls.ask_store():
+            found = await repeat_until_answered(lambda: backend.end_child(view, run_id, undo=undo), execution.clock)
+        if found is None or found.fence != view.fence:
+            execution.detach()
+            raise RunDetached
+        return found
+
+    async def _undo_child(self, row: saga.LedgerRow) -> None:
+        """Have a child rolled back, and wait for its end without a worker."""
+        execution, place, run_id = self._execution, _entry_position(row.entry), str(json.loads(row.undone.output or ""))
+        awaited = False
+        while True:
+            found = await self._end_child(run_id, undo=True)
+            end = found.end
+            if end is None or is_answer(end.status, end.open_letter, letters=False):
+                left = end is None or not is_undone(end.status, end.ends_as, end.executed)
+                output = json.dumps({"run": run_id, "status": None if end is None else end.status.value})
+                await execution.settle(ChildUndone(run=execution.view, place=place, output=output, left=left))
+                return
+            if awaited:
+                # The store makes the run due at once if the child has ended since the last look.
+                await execution.settle(RunIdle(run=execution.view, delay=None, hold=0, seen=found.wakeups))
+                execution.detach()
+                raise RunDetached
+            await execution.settle(ChildAwaited(run=execution.view, place=place, subject=end.subject))
+            awaited = True
 
     async def _wait_for_code(self, difference: Reason) -> None:
         """Release the run for a worker that has the code, or give up; then detach it."""
@@ -386,6 +459,8 @@ class _Rollback:
                 fresh=unreported,
                 forward=forward,
                 count=sum(not row.is_listed_only for row in rows),
-                uncertain=tuple(row.undone.name for row in rows if row.is_listed_only),
+                uncertain=tuple(row.undone.name for row in rows if row.is_listed_only and not row.is_child),
+                left=tuple(str(json.loads(row.undone.output or "")) for row in rows if row.is_left),
+                succeeded=recorded.succeeded,
             )
         )

@@ -35,7 +35,7 @@ from redrive.core.outcomes import (
     WaitTimedOut,
 )
 from redrive.core.payload import Signature
-from redrive.core.states import EntryKind, RunStatus, StepStatus
+from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import EventUse
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, PayloadError, RunDetached, WaitExpired
@@ -131,6 +131,7 @@ class Waits:
 
     `seen`: the wake-ups at the last look. `_known`: the highest number of wake-ups that was reported to this process.
     `_used`: numbers of events that a wait of this execution took or set aside; the store may not show that yet.
+    `_over`: indexes of waits that ended in this execution.
     """
 
     def __init__(self, execution: Execution) -> None:
@@ -138,6 +139,7 @@ class Waits:
         self._open: dict[int, _LiveWait] = {}
         self._unread: tuple[EventRow, ...] = ()
         self._used: set[int] = set()
+        self._over: set[int] = set()
         self._known = 0
         self.seen = 0
 
@@ -164,8 +166,10 @@ class Waits:
                     await execution.order.pass_result(entry.done, entry.key)
                     if entry.status in (StepStatus.SUCCESS, StepStatus.SKIPPED):
                         return self._read_recorded(request, entry)
+                    self._cancel_given_up_child(request, entry)
                     return self._give_up(request, place, FailureReason.from_json(entry.failure or ""))
                 if entry is not None and entry.status is StepStatus.CANCELLED:
+                    self._cancel_given_up_child(request, entry)
                     await execution.wait_forever()
                 return await self._wait_live(request, place, entry)
             except asyncio.CancelledError:
@@ -173,7 +177,33 @@ class Waits:
                 if not execution.dead and not recorded and not execution.worker.is_being_cancelled:
                     resumes = execution.suspension.wake_up()
                     await execution.settle(EntryCancelled(run=execution.view, place=place, resumes=resumes))
+                    self._over.add(place.index)
+                    if not execution.ending:  # a run that may be replayed keeps its children
+                        await self._cancel_child(request)
                 raise
+
+    async def _cancel_child(self, request: WaitRequest) -> None:
+        """Cancel the run that a wait gave up, if it is a child that ends with this run and no other branch waits."""
+        execution, wait = self._execution, request.wait
+        if wait.mode is not WaitMode.RUN or self._is_awaited(wait.names[0]):
+            return
+        backend, view, run_id = execution.worker.backend, execution.view, wait.names[0]
+        with execution.calls.ask_store():
+            await repeat_until_answered(lambda: backend.end_child(view, run_id, undo=False), execution.clock)
+
+    def _is_awaited(self, run_id: str) -> bool:
+        """Return True if a branch waits for a run, or will as soon as it has been resumed."""
+        if any(each.is_for_run and each.request.wait.names[0] == run_id for each in self._open.values()):
+            return True
+        rows = [row for row in self._execution.claimed.journal if row.kind is EntryKind.WAIT and not row.superseded]
+        waits = [row.input for row in rows if row.status is StepStatus.RUNNING and row.index not in self._over]
+        return any(Wait.from_json(text).names[0] == run_id for text in waits if isinstance(text, str))
+
+    def _cancel_given_up_child(self, request: WaitRequest, entry: EntryRow) -> None:
+        """Cancel the child of a wait that was given up before: the worker may have died between the two."""
+        expired = entry.failure is not None and FailureReason.from_json(entry.failure).failure.error_type
+        if request.wait.mode is WaitMode.RUN and (entry.done is None or expired == WAIT_EXPIRED_ERROR_TYPE):
+            self._execution.spawn(self._cancel_child(request))
 
     def _read_recorded(self, request: WaitRequest, entry: EntryRow) -> Any:
         try:
@@ -215,11 +245,14 @@ class Waits:
                 elif not state.expired:
                     await self._pause(live, state.due_at)
                 elif (ending := await self._expire(live)) is not None:
-                    return self._give_up(request, place, ending)
+                    break
         finally:
             del self._open[place.index]
+            self._over.add(place.index)
             if not self._open:
                 execution.worker.waits_by_run.pop(execution.claimed.id, None)
+        await self._cancel_child(request)
+        return self._give_up(request, place, ending)
 
     async def _look(self, live: _LiveWait) -> WaitState:
         """Read the unread events; return the state of this wait, and let other waits look that have an answer."""
@@ -260,13 +293,14 @@ class Waits:
         return WaitState(expired=expired, due_at=live.limit_at)
 
     def _is_answered(self, end: RunEnd, request: WaitRequest) -> bool:
-        return is_answer(end.status, end.open_letter, request.wait.letters)
+        # A run that is rolled back with its parent keeps its result.
+        return end.output is not None or is_answer(end.status, end.open_letter, request.wait.letters)
 
     async def _answer_by_end(self, live: _LiveWait, end: RunEnd) -> Any:
         """Record the result of the run that was waited for, or its failure."""
         if isinstance(end.output, Unreadable):
             raise ConfigurationError(end.output.why)
-        if end.status is not RunStatus.SUCCESS:
+        if end.output is None:
             return await self._fail(live, build_child_failure(live.place, end.run_id, end.status, end.failure))
         return await self._answer(live, (), end.output or "null")
 

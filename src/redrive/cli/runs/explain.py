@@ -10,7 +10,7 @@ from redrive.cli.output import format_time
 from redrive.cli.runs.events import explain_events, explain_wait
 from redrive.core.circuit import CircuitStatus
 from redrive.core.failure_reason import LetterCode
-from redrive.core.saga import undone_step_name
+from redrive.core.saga import CHILD_UNDO, undone_step_name
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.desk.models import EventRecord, Run, StepRecord
 from redrive.desk.runs import RunContext
@@ -35,11 +35,7 @@ def explain_run(run: Run, around: RunContext, events: Sequence[EventRecord] = ()
             sentences = [f"The run was cancelled at {finished}{error}."]
         case RunStatus.COMPENSATED:
             sentences = [f"The run failed and was rolled back at {finished}{error}."]
-            sentences += [
-                f"The outcome of {undone_step_name(step.key)!r} is unknown, so it was not undone: check it."
-                for step in run.steps
-                if step.kind is EntryKind.UNDO and step.status is StepStatus.SKIPPED and step.attempt == 0
-            ]
+            sentences += [_explain_not_undone(step) for step in run.steps if _is_listed_only(step)]
         case RunStatus.PARTIAL:
             retry = hint("runs", "retry", run.id)
             sentences = [f"Only one step was run again. More steps would follow. To continue: {retry}"]
@@ -161,9 +157,23 @@ def _explain_rollback(run: Run, around: RunContext) -> list[str]:
         sentences.append(f"{text} {_describe_last_attempt(task)}".rstrip())
     elif retrying:
         sentences += [_describe_retry(repr(step.name), step) for step in retrying]
+    elif run.next_at is None and (child := next((step for step in undone if step.ended_at is None), None)) is not None:
+        id = child.input["run"] if isinstance(child.input, dict) and child.name == CHILD_UNDO else None
+        waits = f"The rollback waits for run {id}, which the run started. See {hint('runs', 'why', str(id))}"
+        sentences += _explain_obstacles(run, around) if id is None else [waits]
     else:
         sentences += _explain_obstacles(run, around)
     return [*sentences, f"The whole rollback: {hint('saga', 'show', run.id)}"]
+
+
+def _is_listed_only(step: StepRecord) -> bool:
+    return step.kind is EntryKind.UNDO and step.status is StepStatus.SKIPPED and step.attempt == 0
+
+
+def _explain_not_undone(step: StepRecord) -> str:
+    if isinstance(step.output, dict) and step.name == CHILD_UNDO:
+        return f"The effects of run {step.output['run']}, which it started, stay: that run is {step.output['status']}."
+    return f"The outcome of {undone_step_name(step.key)!r} is unknown, so it was not undone: check it."
 
 
 def _explain_failed(run: Run) -> list[str]:

@@ -41,6 +41,8 @@ STATES = {
     "RETRYING": StateLabel(N("Retrying"), "warn", "again"),
     "DLQ": StateLabel(N("Failed"), "bad", "letter"),
     "SKIPPED": StateLabel(N("Skipped"), "off", "skip"),
+    "LEFT": StateLabel(N("Effects stay"), "warn", "alert"),
+    "UNCERTAIN": StateLabel(N("Outcome unknown"), "warn", "alert"),
     "OPEN": StateLabel(N("Unresolved"), "bad", "alert"),
     "REPLAYING": StateLabel(N("Retrying"), "work", "again"),
     "RESOLVED": StateLabel(N("Resolved"), "good", "check"),

@@ -8,9 +8,15 @@ SELECT wakeups, fence, tenant FROM redrive.runs WHERE id = CAST(:run AS bigint);
 -- The state of a run: the name under which others wait for it, its result, and the run in its place.
 SELECT r.workflow, COALESCE(r.root, r.public_id), r.status, o.output, o.failure,
        EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = r.id AND l.closed_at IS NULL) AS open_letter,
-       r.replaced_by
+       r.owner, r.fence > 0 AS executed, r.ends_as, r.replaced_by
 FROM redrive.runs AS r LEFT JOIN redrive.results AS o ON o.run = r.id
 WHERE r.public_id = :run_id AND r.tenant = :tenant;
+
+-- name: children_of
+-- Runs that end with an owner, by the name under which others wait for them.
+SELECT COALESCE(r.root, r.public_id) AS run_id, r.workflow, r.finished_at IS NULL AS under_way
+FROM redrive.runs AS r /* INDEXED BY runs_of_owner */
+WHERE r.owner = :owner AND r.tenant = :tenant AND r.replaced_by IS NULL ORDER BY r.id;
 
 -- name: run_waits
 -- Waits for runs, in order, from a position on.
@@ -34,14 +40,14 @@ FROM redrive.runs AS c
 WHERE c.public_id = ANY (CAST(:subjects AS text[])) AND (c.finished_at IS NOT NULL OR c.replaced_by IS NOT NULL);
 
 -- name: wake_waiting
--- Count the wake-up of a run, which is due because of it if it sleeps in the store; with `asleep`, only if it is not due yet.
+-- Count the wake-up of a run, which is due because of it if no worker has it; with `asleep`, only if it is not due yet.
 UPDATE redrive.runs SET
     wakeups = wakeups + 1,
-    available_at = CASE WHEN worker IS NULL AND status = 'SLEEPING' THEN :now ELSE available_at END
+    available_at = CASE WHEN worker IS NULL AND status IN ('SLEEPING', 'COMPENSATING') THEN :now ELSE available_at END
 WHERE id = CAST(:run AS bigint) AND finished_at IS NULL
   AND (NOT CAST(:asleep AS boolean)
-       OR (worker IS NULL AND status = 'SLEEPING' AND (available_at IS NULL OR available_at > :now)))
-RETURNING id, wakeups, worker IS NULL AND status = 'SLEEPING' AS due;
+       OR (worker IS NULL AND status IN ('SLEEPING', 'COMPENSATING') AND (available_at IS NULL OR available_at > :now)))
+RETURNING id, wakeups, worker IS NULL AND status IN ('SLEEPING', 'COMPENSATING') AS due;
 
 -- name: owned_runs
 -- Runs under way that have an owner, in order, from a position on; with the state of the owner.

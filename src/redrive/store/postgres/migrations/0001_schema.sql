@@ -59,6 +59,7 @@ CREATE TABLE redrive.runs (
 -- From a run to the runs that it started, and to those of them that end with it.
 CREATE INDEX runs_children ON redrive.runs (CAST(parent AS name), id) WHERE parent IS NOT NULL;
 CREATE INDEX runs_owned ON redrive.runs (owner, id) WHERE owner IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX runs_of_owner ON redrive.runs (owner, id) WHERE owner IS NOT NULL;
 CREATE INDEX runs_due ON redrive.runs (tenant, queue, rank, workflow, available_at, id)
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0;
 -- Suspects over all workflows are counted, those of one workflow are claimed.
@@ -1057,7 +1058,7 @@ BEGIN
         SELECT apply.runs[n.t], COALESCE(n.tenant, r_tenant[1]), n.output, n.failure
         FROM unnest(r_t, r_tenant, r_output, r_failure) AS n (t, tenant, output, failure)
         WHERE none_lost OR kept[n.t]
-        ON CONFLICT (run) DO UPDATE SET output = excluded.output, failure = excluded.failure
+        ON CONFLICT (run) DO UPDATE SET output = COALESCE(excluded.output, o.output), failure = excluded.failure
         WHERE excluded.output IS NOT NULL OR excluded.failure IS NOT NULL;
     END IF;
 
@@ -1451,7 +1452,7 @@ BEGIN
     -- move_children
     UPDATE redrive.runs AS c SET owner = n.public_id
     FROM json_to_recordset(begun) AS n (t integer, public_id text, replay_of text)
-    WHERE kept[n.t] AND c.owner = n.replay_of AND c.finished_at IS NULL;
+    WHERE kept[n.t] AND c.owner = n.replay_of;
     done := true;
 END $body$;
 

@@ -59,6 +59,7 @@ CREATE TABLE runs (
 -- From a run to the runs that it started, and to those of them that end with it.
 CREATE INDEX runs_children ON runs (parent, id) WHERE parent IS NOT NULL;
 CREATE INDEX runs_owned ON runs (owner, id) WHERE owner IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX runs_of_owner ON runs (owner, id) WHERE owner IS NOT NULL;
 CREATE INDEX runs_due ON runs (tenant, queue, rank, workflow, available_at, id)
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0;
 -- Suspects over all workflows are counted, those of one workflow are claimed.

@@ -132,8 +132,8 @@ UPDATE runs SET replaced_by = :new WHERE public_id = :old;
 UPDATE runs SET owner = (SELECT old.owner FROM runs AS old WHERE old.public_id = :old) WHERE public_id = :new;
 
 -- name: move_children
--- Give the children of a run that are under way to the run that replays it.
-UPDATE runs INDEXED BY runs_owned SET owner = :new WHERE owner = :old AND finished_at IS NULL;
+-- Give the children of a run to the run that replays it.
+UPDATE runs INDEXED BY runs_of_owner SET owner = :new WHERE owner = :old;
 
 -- name: waiting_for
 -- The runs that wait for the end of one of these runs.
@@ -157,9 +157,9 @@ UPDATE runs SET deaths = 0 WHERE id = ? AND deaths > 0;
 UPDATE runs SET version = ? WHERE id = ?;
 
 -- name: put_result
--- Insert or replace the result of a run; missing parts keep their old values.
+-- Insert or replace the result of a run. A result stays when the run is rolled back with its parent.
 INSERT INTO results (run, tenant, output, failure) VALUES (?, ?, ?, ?)
-ON CONFLICT (run) DO UPDATE SET output = excluded.output, failure = excluded.failure
+ON CONFLICT (run) DO UPDATE SET output = COALESCE(excluded.output, output), failure = excluded.failure
 WHERE excluded.output IS NOT NULL OR excluded.failure IS NOT NULL;
 
 -- name: put_letter
