@@ -255,6 +255,23 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Children:
+    """A page of the runs that a run started, newest first, and all of them counted by their status.
+
+    `above` are the runs that led to this one, the first of them first. If there are very many children, only the
+    newest are counted: it is `capped`. `next` is the cursor to the following page.
+    """
+
+    run_id: str
+    items: tuple[Run, ...]
+    counts: dict[str, int]
+    total: int
+    capped: bool
+    above: tuple[Run, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
     """A failed run that waits for a decision. `stack`, `steps`, `replays` and `history` are filled by `get`.
 

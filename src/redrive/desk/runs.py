@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +25,7 @@ from redrive.core.transitions import NewRun
 from redrive.desk.circuits import CircuitRecord, present_circuit
 from redrive.desk.decisions import Replay, Replayer, ReplayOptions, make_replay_order
 from redrive.desk.events import EventRequest, EventSender
-from redrive.desk.models import Caller, EventRecord, Run, SentEvent
+from redrive.desk.models import Caller, Children, EventRecord, Run, SentEvent
 from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size, present_page
 from redrive.desk.preview import DryRun, Previewer
@@ -71,6 +72,21 @@ async def find_failure_handler_runs(store: DeskStore, *run_ids: str) -> list[str
         found += [(run.id, run.public_id) for run in page.items if run.parent == run_id]
     return [public_id for _, public_id in sorted(found)]
 
+
+async def load_family(runs: Runs, first: Run, most: int) -> list[tuple[int, Run]]:
+    """Return a run and all that it started in turn, up to `most`, with their levels, each followed by its children."""
+    found: list[tuple[int, Run]] = []
+    left = [(0, first)]
+    while left and len(found) < most:
+        level, run = left.pop()
+        found.append((level, run))
+        page = await runs.list(RunFilter(parent=run.id), limit=most)
+        left += [(level + 1, child) for child in page.items]  # newest first, so the oldest is taken next
+    return found
+
+
+_MAX_ABOVE = 50  # runs that led to a run
+_MAX_COUNTED_CHILDREN = 10_000
 
 LoadWorkers = Callable[[], Awaitable[list[WorkerRow]]]
 _MAX_HANDLERS = 100
@@ -166,6 +182,33 @@ class Runs:
         """Return a page of runs, newest first; `page.next` and `page.prev` are cursors to its neighbours."""
         page = await self._store.runs(filter or RunFilter(), limit=limit, cursor=cursor)
         return await present_page(page, self._presenter.run)
+
+    @operation("GET /runs/{id}/children", Permission.LOOK, id="list_children", run_id="id")
+    async def children(
+        self, run_id: str, *, limit: int = 50, cursor: str | None = None, tenant: str | None = None
+    ) -> Children:
+        """Return a page of the runs that a run started, newest first, with counts by status and the runs above it."""
+        row = await find_run(self._store, run_id, tenant)
+        where = RunFilter(parent=row.public_id)
+        page = await present_page(await self._store.runs(where, limit=limit, cursor=cursor), self._presenter.run)
+        summaries = await self._store.run_summaries(where, most=_MAX_COUNTED_CHILDREN)
+        above: list[Run] = []
+        parent = row.parent
+        while parent is not None and len(above) < _MAX_ABOVE:
+            found = await self._store.run(parent)  # a purged run ends the way up
+            if found is None:
+                break
+            above.insert(0, self._presenter.run(replace(found, input=None, output=None)))
+            parent = found.parent
+        return Children(
+            run_id=row.public_id,
+            items=tuple(page.items),
+            counts=dict(Counter(each.status.value for each in summaries)),
+            total=len(summaries),
+            capped=len(summaries) == _MAX_COUNTED_CHILDREN,
+            above=tuple(above),
+            next=page.next,
+        )
 
     @operation("GET /queues", Permission.LOOK, id="list_queues")
     async def queues(self, *, tenant: str | None = None) -> tuple[QueueDepth, ...]:

@@ -46,7 +46,7 @@ FILTER_FIELDS: dict[ListName, tuple[str, ...]] = {
     ),
     ListName.RUNS: (
         *("kind", "status", "workflow", "correlation_id", "idempotency_key", "queue"),
-        *("waits_for", "index", "since", "until"),
+        *("waits_for", "parent", "index", "since", "until"),
     ),
     ListName.AUDIT: ("event", "by", "subject", "since", "until", "engine"),
 }

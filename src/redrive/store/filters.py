@@ -108,7 +108,7 @@ class RunFilter:
     `workflows` are several, of which a run has any. `index` gives values of fields that the workflow declared as
     searchable. `handler_for` is the id of a failed run: its failure handlers match. `parent` is the id of a run: the
     runs that it started match.
-    `waits_for` is the name of an event: runs that wait for it now match.
+    `waits_for` is the name of an event, or the id of a run: runs that wait for it now match.
     """
 
     tenant: str | None = None

@@ -247,7 +247,7 @@ def _wanted_states(where: RunFilter) -> Sequence[str] | None:
     states = parse_states(where.status, RunStatus)
     if where.waits_for is None:
         return states
-    waiting = (RunStatus.SLEEPING.value, RunStatus.RUNNING.value)
+    waiting = (RunStatus.SLEEPING.value, RunStatus.RUNNING.value, RunStatus.COMPENSATING.value)
     return [state for state in waiting if states is None or state in states]
 
 

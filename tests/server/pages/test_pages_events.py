@@ -184,8 +184,21 @@ async def test_relatives_of_a_run_are_shown_over_http_on_its_page_and_as_a_tree(
     with of_role(each_site, "STAFF") as browser:
         page = (await aside(browser.get, f"/runs/{parent.id}")).text
         assert "Waits for another run to end" in page
-        assert page.count(f"/runs/{child['id']}") >= 2  # what it waits for, and what it started
+        assert page.count(f"/runs/{child['id']}") >= 3  # what it waits for, in the timeline, and what it started
+        assert f"/runs?parent={parent.id}&amp;status=SLEEPING" in page
         assert f"/runs/{parent.id}" in (await aside(browser.get, f"/runs/{child['id']}")).text
+        tree = (await aside(browser.get, f"/runs/{parent.id}?tree=1")).text
+        assert tree.index('class="level-0"') < tree.index('class="level-1"') < tree.rindex(f"/runs/{child['id']}")
+        listed = (await aside(browser.get, f"/runs?parent={parent.id}")).text
+        assert child["id"] in listed
+    family = (await aside(client.get, f"/runs/{child['id']}/children")).json()
+    assert ([run["id"] for run in family["above"]], family["items"]) == ([parent.id], [])
+    family = (await aside(client.get, f"/runs/{parent.id}/children", params={"limit": 1})).json()
+    assert ([run["id"] for run in family["items"]], family["next"]) == ([child["id"]], None)
+    assert (family["counts"], family["total"], family["capped"]) == ({"SLEEPING": 1}, 1, False)
+    assert (await aside(foreign.get, f"/runs/{parent.id}/children")).status_code == 404
+    waiting_for = (await aside(client.get, "/runs", params={"waits_for": child["id"]})).json()["items"]
+    assert [run["id"] for run in waiting_for] == [parent.id]
     server = {"REDRIVE_URL": each_site.address, "REDRIVE_TOKEN": each_site.tokens["acme", "STAFF"]}
     store = {"REDRIVE_URL": each_site.url, "REDRIVE_SECRET_KEY": SECRET, "REDRIVE_ENCRYPTION_KEYS": "plain"}
     for env in (server, store):

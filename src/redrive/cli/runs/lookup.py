@@ -146,8 +146,8 @@ def tree(id: str, target: Target, output: Output) -> None:
 
 async def _load_family(app: Redrive, run: Run) -> list[tuple[int, Run]]:
     """Return the runs of a family with their levels, each followed by its children. A purged parent ends the way up."""
+    from redrive.desk.runs import load_family
     from redrive.errors import NotFound
-    from redrive.store.filters import RunFilter
 
     first = run
     for _ in range(_MAX_FAMILY):
@@ -157,14 +157,7 @@ async def _load_family(app: Redrive, run: Run) -> list[tuple[int, Run]]:
             first = await app.runs.get(first.parent)
         except NotFound:
             break
-    found: list[tuple[int, Run]] = []
-    left = [(0, first)]
-    while left and len(found) < _MAX_FAMILY:
-        level, run = left.pop()
-        found.append((level, run))
-        page = await app.runs.list(RunFilter(parent=run.id), limit=_MAX_FAMILY)
-        left += [(level + 1, child) for child in page.items]  # newest first, so the oldest is taken next
-    return found
+    return await load_family(app.runs, first, _MAX_FAMILY)
 
 
 @click.command()

@@ -150,6 +150,7 @@ FILTERS = {
     "idempotency_key": N("Idempotency key"),
     "queue": N("Queue"),
     "waits_for": N("Waits for event"),
+    "parent": N("Started by run"),
     "event": N("Event type"),
     "by": N("User"),
     "subject": N("Item"),

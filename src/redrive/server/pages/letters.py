@@ -28,7 +28,7 @@ from redrive.server.pages.render import add_list_columns, make_view, render_page
 from redrive.server.pages.translations import N
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import Id, check_search_text, parse_index
-from redrive.store.filters import LetterFilter
+from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.letters import count_facets
 from redrive.store.list_query import parse_states
 
@@ -36,6 +36,7 @@ letter_routes = make_page_router()
 LETTERS_PATH = CAUSES_PATH  # without a filter, failures are listed by cause
 LETTER_PATH = LETTERS_PATH + "/{id}"
 ALL_STATUSES = "ALL"
+_MAX_WAITING = 5  # runs that wait for that of a failure, on its page
 UNDO_SECONDS = 60
 """Seconds after the closing of a failure in which its page offers to undo that."""
 
@@ -251,6 +252,7 @@ async def _render_letter(request: Request, context: RequestContext, letter: Dead
         "letter.html",
         letter=letter,
         run=run,
+        waiting=await context.desk.runs.list(RunFilter(waits_for=letter.run_id), limit=_MAX_WAITING),
         ledger=ledger,
         stopped=None if ledger is None else ledger.stopped_entry,
         fall=plot_waterfall(letter.steps, now=view.now if replaying else letter.failed_at),

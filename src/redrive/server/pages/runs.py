@@ -15,6 +15,7 @@ from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, EntryKind, RunStatus
 from redrive.desk.models import Run
 from redrive.desk.operations import Acting
+from redrive.desk.runs import load_family
 from redrive.desk.saved_views import FILTER_FIELDS, ListName
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages import lists
@@ -57,6 +58,7 @@ add_list_columns(
 )
 
 _MAX_CHILDREN = 20  # runs that a run started, on its page
+_MAX_TREE = 200
 _FILE_COLUMNS = lists.make_columns(
     *("id", "workflow", "tenant", "status", "correlation_id", "created_at", "started_at"),
     *("finished_at", "duration_ms", "next_at", "code", "error", "error_code", "attempts_made", "max_retries"),
@@ -83,7 +85,7 @@ async def list_runs(request: Request, context: Context) -> Response:
     """Show a page of runs, newest first, or export all that match."""
     query, faults = lists.read_query(request, *FILTER_FIELDS[ListName.RUNS]), lists.begin_faults(request)
     now = make_view(request).now
-    names = ("workflow", "correlation_id", "idempotency_key", "queue", "waits_for")
+    names = ("workflow", "correlation_id", "idempotency_key", "queue", "waits_for", "parent")
     same: dict[str, Any] = {name: query.get(name) for name in names}
     states = lists.parse_field(query, "status", lambda text: parse_states(text, RunStatus), faults)
     states = states or lists.parse_field(query, "kind", _parse_kind, faults)
@@ -148,12 +150,16 @@ async def show_run(request: Request, context: Context, id: Id) -> Response:
     stopped = ledger.stopped_entry
     open_waits = [] if over else [each for each in current if each.kind is EntryKind.WAIT and not each.ended_at]
     events = await context.desk.runs.events(run.id)
+    family = await context.desk.runs.children(run.id, limit=_MAX_CHILDREN)
+    first = family.above[0] if family.above else run
     return await render_page(
         request,
         "run.html",
         run=run,
         waits=open_waits,
-        children=(await context.desk.runs.list(RunFilter(parent=run.id), limit=_MAX_CHILDREN)).items,
+        family=family,
+        max_tree=_MAX_TREE,
+        tree=await load_family(context.desk.runs, first, _MAX_TREE) if "tree" in request.query_params else None,
         events=events[-MAX_EVENTS:],
         more_events=max(0, len(events) - MAX_EVENTS),
         event_forms=await load_event_forms(context, run, open_waits) if takes_events(run) else (),

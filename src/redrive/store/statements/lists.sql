@@ -73,8 +73,9 @@ r.parent IS NOT NULL;
 r.correlation_id IS NOT NULL;
 
 -- name: runs.waits_for
--- Runs that wait for an event.
-EXISTS (SELECT 1 FROM redrive.waits AS w WHERE w.kind = 'event' AND w.subject = :waits_for AND w.run = r.id OFFSET 0);
+-- Runs that wait for an event, or for the end of a run.
+EXISTS (SELECT 1 FROM redrive.waits AS w
+        WHERE w.kind IN ('event', 'letter', 'run') AND w.subject = :waits_for AND w.run = r.id OFFSET 0);
 
 -- name: runs.queue
 -- Runs of one queue.
