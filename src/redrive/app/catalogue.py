@@ -17,11 +17,11 @@ from redrive.app.workflow import Workflow
 from redrive.chores import WorkflowSchedule
 from redrive.clock import MICROS
 from redrive.core.circuit import circuit_key
-from redrive.core.events import check_event_name
 from redrive.core.failure_handlers import make_sample_event
 from redrive.core.payload import Signature, signature_of_type
 from redrive.core.run_options import FailureHandler, OnFailure
 from redrive.core.schedule import Schedule
+from redrive.core.waits import check_event_name
 from redrive.errors import ConfigurationError, PayloadError, RedriveError, RegistrationError
 from redrive.policy import Circuit
 from redrive.records import replace

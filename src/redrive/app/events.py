@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 
-from redrive.core.events import check_event_name
 from redrive.core.states import EntryKind, RunStatus
+from redrive.core.waits import check_event_name
 from redrive.desk.events import EventRequest
 from redrive.desk.models import SentEvent
 from redrive.desk.operations import UNKNOWN_ACTOR

@@ -16,7 +16,6 @@ from redrive.app.results import RunResult
 from redrive.clock import MICROS
 from redrive.core import new_run
 from redrive.core.children import MAX_DEPTH, OnLetter, OnParentEnd, read_choice
-from redrive.core.events import Wait, WaitMode
 from redrive.core.failure_reason import FailureReason
 from redrive.core.new_run import START_OPTIONS, StartableWorkflow
 from redrive.core.notify_rules import NotifyRule
@@ -25,6 +24,7 @@ from redrive.core.run_options import RunOptions, StepLimits, add_option
 from redrive.core.schedule import Schedule
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
+from redrive.core.waits import Wait, WaitMode
 from redrive.duration import Duration, parse_duration
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote

@@ -12,12 +12,12 @@ from typing import TypeAlias
 import msgspec
 
 from redrive.core.circuit import AdmittedCall
-from redrive.core.events import EVENT_KIND
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus
 from redrive.core.transitions import AttemptEnd, EventUse, MessageWrite, StatusNoteWrite
+from redrive.core.waits import EVENT_KIND
 from redrive.reasons import Reason
 
 

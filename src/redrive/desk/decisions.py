@@ -20,7 +20,6 @@ import msgspec
 
 from redrive.clock import Clock
 from redrive.core.audit import ENGINE_ACTOR, read_reason
-from redrive.core.events import Wait, WaitMode
 from redrive.core.failure_reason import FailureReason
 from redrive.core.idempotency import letter_id
 from redrive.core.journal import EntryRow, entry_name
@@ -47,6 +46,7 @@ from redrive.core.states import (
     StepStatus,
 )
 from redrive.core.transitions import NewRun, ReplayWrite, Transition
+from redrive.core.waits import Wait, WaitMode
 from redrive.desk.models import Caller, present_row
 from redrive.desk.operations import Acting, Actor
 from redrive.desk.presenter import in_thread_if_large, measure_size, parse_changes

@@ -13,7 +13,6 @@ from typing import Any, Unpack
 import msgspec
 
 from redrive.clock import MICROS, Clock
-from redrive.core.events import MAX_EVENT_NUMBER
 from redrive.core.failure_handlers import make_sample_event
 from redrive.core.json_schema import find_faults
 from redrive.core.new_run import StartableWorkflow, build_new_run, describe_key_conflict, set_event_key
@@ -22,6 +21,7 @@ from redrive.core.roles import Permission
 from redrive.core.run_options import FailureHandler, OnFailure, RunOptions, add_origin
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.core.transitions import NewRun
+from redrive.core.waits import MAX_EVENT_NUMBER
 from redrive.desk.circuits import CircuitRecord, present_circuit
 from redrive.desk.decisions import Replay, Replayer, ReplayOptions, make_replay_order
 from redrive.desk.events import EventRequest, EventSender

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import msgspec
 
 from redrive.core.children import is_answer
-from redrive.core.events import LETTER_KIND
 from redrive.core.states import RunStatus
+from redrive.core.waits import LETTER_KIND
 from redrive.store.session import Database, Session, Statements, read_call, write_call
 
 SQL = Statements("children.sql")

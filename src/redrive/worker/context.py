@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from redrive.clock import MICROS, SystemClock
-from redrive.core.events import MAX_UNREAD, Wait, WaitMode, check_event_declared, check_event_name
 from redrive.core.payload import signature_of_type
+from redrive.core.waits import MAX_UNREAD, Wait, WaitMode, check_event_declared, check_event_name
 from redrive.duration import Duration, parse_duration, to_datetime
 from redrive.errors import InputError, MisusedStep
 from redrive.observability.logs import describe_run

@@ -23,7 +23,6 @@ import msgspec
 from redrive.clock import MICROS
 from redrive.core.children import build_child_failed, build_child_failure, build_missing_run, is_answer
 from redrive.core.decide_wait import WAIT_EXPIRED_ERROR_TYPE, build_wait_failure
-from redrive.core.events import OpenWait, Wait, WaitMode, WaitState, encode_answer, match_events
 from redrive.core.failure_reason import FailureReason
 from redrive.core.outcomes import (
     EntryCancelled,
@@ -37,6 +36,7 @@ from redrive.core.outcomes import (
 from redrive.core.payload import Signature
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import EventUse
+from redrive.core.waits import OpenWait, Wait, WaitMode, WaitState, encode_answer, match_events
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, PayloadError, RunDetached, WaitExpired
 from redrive.reasons import Reason

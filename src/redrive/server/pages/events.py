@@ -10,8 +10,8 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
-from redrive.core.events import Wait, WaitMode
 from redrive.core.roles import Permission
+from redrive.core.waits import Wait, WaitMode
 from redrive.desk.models import Run, StepRecord
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode

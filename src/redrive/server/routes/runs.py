@@ -10,9 +10,9 @@ from fastapi import Body as JsonBody
 from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
-from redrive.core.events import MAX_EVENT_NUMBER
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
+from redrive.core.waits import MAX_EVENT_NUMBER
 from redrive.desk.decisions import Replay
 from redrive.desk.models import AttemptRecord, SentEvent, StepRecord, present_row
 from redrive.desk.preview import DryRun

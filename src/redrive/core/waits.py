@@ -1,4 +1,4 @@
-"""Waits of a run, for events and for other runs; the names of events, and which event answers which wait.
+"""Waits of a run, for events and for other runs, and which event answers which wait; names and limits of events.
 
 An event that was sent to a run is kept until a wait takes it. Three rules decide, whichever process looks and whenever:
 
