@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from redrive.records import replace
+from redrive.record_fields import replace
 
 __all__ = ["BIG", "METRICS", "OURS", "POSTGRES", "SQLITE", "WORKLOADS", "Measurement", "Metric", "plan"]
 

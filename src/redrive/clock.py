@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
 from redrive.duration import MICROS
-from redrive.records import format_id
+from redrive.ids import format_id
 
 __all__ = ["MICROS", "Clock", "SystemClock", "Timer", "resume_started"]
 

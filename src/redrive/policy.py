@@ -18,7 +18,7 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 
 from redrive.duration import Duration, format_duration, parse_duration
 from redrive.errors import ConfigurationError
-from redrive.records import as_dict, field_names
+from redrive.record_fields import as_dict, field_names
 
 
 class Category(StrEnum):

@@ -18,7 +18,7 @@ from redrive.cli.demo.run import SCENARIOS
 from redrive.cli.demo.shop import MARKET, PASSWORD, SHOP, app, create_users
 from redrive.core.roles import Role
 from redrive.desk.bulk import BulkAction
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.server.auth.admin import AccountAdmin, make_operator
 from redrive.store.accounts import NewUser
 

@@ -14,7 +14,7 @@ from dlq_kit import played_shop as played_shop
 from dlq_kit import shop as shop
 from toy_store import TOYS, Toys, play
 
-from redrive.records import replace
+from redrive.record_fields import replace
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ import pytest
 
 from redrive import Redrive, RunFailed
 from redrive.desk.models import DeadLetter, Run
-from redrive.records import replace
+from redrive.record_fields import replace
 
 SHOP = """
 from dataclasses import dataclass

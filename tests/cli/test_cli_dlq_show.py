@@ -15,7 +15,7 @@ from redrive.chores.maintenance import Purger
 from redrive.cli.dlq.show import render_letter
 from redrive.core.states import LetterStatus
 from redrive.reasons import ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 
 
 def section(page: str, title: str) -> list[str]:

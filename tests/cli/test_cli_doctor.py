@@ -15,7 +15,7 @@ from redrive.core.decide_run import ROLLBACK_HEAD_START
 from redrive.core.roles import Principal, Role
 from redrive.core.states import RunStatus
 from redrive.core.transitions import RunWrite, Transition
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.server.auth.admin import AccountAdmin, make_operator
 from redrive.store.accounts import NewToken, NewUser
 from redrive.store.postgres.connection import parse_url

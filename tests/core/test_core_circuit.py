@@ -19,7 +19,7 @@ from redrive.core.circuit import (
     open_manually,
     release_size,
 )
-from redrive.records import replace
+from redrive.record_fields import replace
 
 SECOND = 1_000_000
 RULES = CircuitRules(failures=5, window=60 * SECOND, open_for=60 * SECOND, probes=3)

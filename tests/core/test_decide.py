@@ -61,6 +61,7 @@ from redrive.core.outcomes import (
     WorkflowFailed,
     WorkflowReturned,
 )
+from redrive.core.payload.plain import to_json_text
 from redrive.core.retry import RetryDecision, compute_backoff
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import (
@@ -84,7 +85,7 @@ from redrive.core.transitions import (
 )
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace, to_json_text
+from redrive.record_fields import replace
 from redrive.store.chores import HeldRun
 from redrive.store.runs import RunRow
 

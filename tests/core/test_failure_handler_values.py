@@ -33,7 +33,7 @@ from redrive.core.run_options import DEFAULT_RETRY, FailureHandler, OnFailure, R
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import RunWrite, Transition
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 
 NOW = 1_900_000_000_000_000
 OWN = FailureHandler(workflow="page", parameter="event", options=RunOptions(index=("event.run_id",)).to_json())

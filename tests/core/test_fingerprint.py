@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from redrive.core.classify import Category
 from redrive.core.failure import Failure, compute_fingerprint, derive_fingerprint_key, normalise_message
-from redrive.records import replace
+from redrive.record_fields import replace
 
 BASE = Failure(
     category=Category.SERVER_ERROR,

@@ -54,7 +54,7 @@ from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, EventUse, StatusNoteWrite
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 
 BAD = "BAD"
 """Marker for content that the store refuses."""

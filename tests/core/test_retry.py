@@ -15,7 +15,7 @@ from redrive.core.retry import RetryDecision, decide_retry, explain_decision
 from redrive.core.run_options import StepOptions
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 
 STEP = StepOptions()
 FOREVER = RetryPolicy(max_retries=-1, jitter=0)

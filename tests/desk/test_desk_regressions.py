@@ -17,7 +17,7 @@ from redrive.desk.decisions import Replay
 from redrive.desk.models import DeadLetter
 from redrive.desk.preview import DryRun
 from redrive.errors import Conflict, DataRefused, InputError, NotAllowed, NotFound
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.bulk import NewBulk
 from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.testing import Crash, Engine, engine, faults

@@ -23,7 +23,7 @@ from redrive.desk.models import AttemptRecord
 from redrive.desk.presenter import Presenter
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.letters import LetterRow
 from redrive.store.runs import AttemptRow, RunRow
 

@@ -16,7 +16,7 @@ from redrive.core.transitions import (
     RunWrite,
     Transition,
 )
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.audit import AuditRow
 from redrive.store.filters import AuditFilter
 from redrive.store.letters import DecisionCase

@@ -23,7 +23,7 @@ from redrive.core.journal import Journal
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import EventUse, StatusNoteWrite
 from redrive.errors import ConfigurationError, DataRefused, InputError
-from redrive.records import field_names, replace
+from redrive.record_fields import field_names, replace
 from redrive.store import (
     audit,
     bulk,

@@ -201,7 +201,7 @@ async def test_the_reaper_tolerates_a_step_that_ended_while_it_was_read(tmp_path
 
         class Late:
             async def hung(self, margin: int, limit: int) -> list[Any]:
-                from redrive.records import replace
+                from redrive.record_fields import replace
 
                 return [replace(hung, open=())]
 

@@ -24,7 +24,7 @@ from redrive.core.schedule import Schedule
 from redrive.core.waits import check_event_name
 from redrive.errors import ConfigurationError, PayloadError, RedriveError, RegistrationError
 from redrive.policy import Circuit
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.workers import Catalogue, CatalogueItem
 from redrive.worker.definitions import Step
 

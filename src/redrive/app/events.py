@@ -13,7 +13,7 @@ from redrive.desk.operations import UNKNOWN_ACTOR
 from redrive.desk.runs import Runs
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.worker.attempt import Attempt
 from redrive.worker.branches import Branch, current_scope
 

@@ -23,7 +23,7 @@ from redrive.core.schedule import Schedule
 from redrive.duration import Duration, parse_duration, parse_retention
 from redrive.errors import ConfigurationError, InputError, RegistrationError
 from redrive.policy import Circuit, RetryPolicy
-from redrive.records import field_names
+from redrive.record_fields import field_names
 from redrive.worker.definitions import Compensation, Step, WorkflowDefinition
 
 if TYPE_CHECKING:

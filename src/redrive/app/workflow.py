@@ -28,7 +28,7 @@ from redrive.core.waits import Wait, WaitMode
 from redrive.duration import Duration, parse_duration
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.workers import ClaimedRun
 from redrive.worker.branches import NO_ENGINE, Branch, current_scope

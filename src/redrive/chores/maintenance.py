@@ -16,7 +16,7 @@ from redrive.core.transitions import AuditWrite
 from redrive.duration import FOREVER
 from redrive.errors import StoreError
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.settings import Settings
 from redrive.settle.circuits import after_time, update_circuit
 from redrive.settle.settler import (

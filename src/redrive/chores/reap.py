@@ -22,7 +22,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.duration import format_duration
 from redrive.observability.counters import Counters, SettleListener
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.settle import settler
 from redrive.store.chores import HeldRun
 from redrive.store.port import Store

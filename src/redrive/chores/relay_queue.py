@@ -20,7 +20,7 @@ from redrive.core.outbox import MAX_CLAIM_BYTES, DeliveredBundle, DeliveryResult
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import AuditWrite
 from redrive.errors import DataRefused
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.sinks import SinkDefinition
 from redrive.store.outbox_claims import ClaimedDelivery
 from redrive.store.port import Store

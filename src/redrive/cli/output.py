@@ -26,7 +26,7 @@ import msgspec
 
 from redrive.core.redact import escape_controls
 from redrive.core.roles import DEFAULT_TENANT
-from redrive.records import as_dict, is_record
+from redrive.record_fields import as_dict, is_record
 
 Item = TypeVar("Item")
 _MIN_TEXT_WIDTH = 40

@@ -22,11 +22,11 @@ from redrive.core.outcomes import (
     RollbackRequested,
     RunView,
 )
+from redrive.core.payload.plain import to_json_text
 from redrive.core.retry import RetryDecision
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite, LetterWrite
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import to_json_text
 
 
 class EventLabel(msgspec.Struct, frozen=True, gc=False):

@@ -12,7 +12,7 @@ from redrive.core.outcomes import EntryRef
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.errors import ChildFailed, InputError
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.records import replace
+from redrive.record_fields import replace
 
 MAX_DEPTH = 50
 """The largest number of runs that wait for each other in a chain: a child of a child of a child, and so on."""

@@ -22,7 +22,7 @@ import msgspec
 from redrive.core.classify import Category
 from redrive.duration import MICROS
 from redrive.policy import Circuit
-from redrive.records import replace
+from redrive.record_fields import replace
 
 COUNTED_CATEGORIES = frozenset({Category.TIMEOUT, Category.NETWORK, Category.RATE_LIMIT, Category.SERVER_ERROR})
 """The categories that say something about the dependency: a refused card does not make the bank unavailable."""

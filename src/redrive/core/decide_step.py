@@ -10,6 +10,7 @@ from redrive.core.circuit import COUNTED_CATEGORIES
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, choose_letter_code
+from redrive.core.payload.plain import to_json_text
 from redrive.core.retry import RetryDecision, decide_retry
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transition_build import (
@@ -25,7 +26,7 @@ from redrive.core.transitions import AttemptEnd, AttemptWrite, CircuitSampleWrit
 from redrive.duration import MICROS, to_micros
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace, to_json_text
+from redrive.record_fields import replace
 
 CIRCUIT_OPEN_ERROR_TYPE = "redrive.CircuitOpen"
 """The error type of a step that was not called because its circuit was open."""

@@ -11,7 +11,7 @@ from redrive.core.states import StepStatus
 from redrive.core.transition_build import build_entry, build_transition, resume_run, suspend_run
 from redrive.core.transitions import Transition, WaitWrite
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 
 WAIT_EXPIRED_ERROR_TYPE = "redrive.errors.WaitExpired"
 """The error type of a wait whose limit has passed."""

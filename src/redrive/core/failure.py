@@ -24,7 +24,7 @@ from redrive.core.classify import Category, Rule, base_names, classify, first_le
 from redrive.core.idempotency import encode_key
 from redrive.core.redact import MASK, Redactor
 from redrive.errors import NonRetryable, RetryAfter
-from redrive.records import as_dict, field_names
+from redrive.record_fields import as_dict, field_names
 
 MESSAGE_LIMIT = 4_000
 STACK_LIMIT = 32_000

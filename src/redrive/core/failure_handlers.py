@@ -23,7 +23,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
 from redrive.duration import to_datetime
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.settings import run_page_path
 
 INPUT_NOTE_KEY = "redrive.note"

@@ -16,7 +16,7 @@ from redrive.core.failure import Failure
 from redrive.errors import StepFailed
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import as_dict
+from redrive.record_fields import as_dict
 
 
 class Stage(StrEnum):

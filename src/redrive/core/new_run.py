@@ -18,7 +18,7 @@ from redrive.duration import MICROS, Duration, parse_duration
 from redrive.errors import InputError
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.records import replace
+from redrive.record_fields import replace
 
 _SNAPSHOT_OPTIONS = frozenset({"retry", "step_timeout", "heartbeat_timeout", "on_failure", "failure_queue"})
 

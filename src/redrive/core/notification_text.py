@@ -12,7 +12,7 @@ from redrive.core.notify_rules import NotificationEvent
 from redrive.core.redact import Redactor
 from redrive.duration import to_datetime
 from redrive.reasons import Reason
-from redrive.records import as_dict, field_names
+from redrive.record_fields import as_dict, field_names
 
 _COPIED_FIELDS = (  # fields that a notification has unchanged
     *("event", "tenant", "workflow", "run_id", "category", "code", "fingerprint", "attempts"),

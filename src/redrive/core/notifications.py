@@ -25,7 +25,7 @@ from redrive.core.states import CLOSED_LETTER_STATUSES, FINAL_RUN_STATUSES, Lett
 from redrive.core.transitions import MessageWrite, Transition
 from redrive.duration import FOREVER, MICROS, to_datetime
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import field_names, replace
+from redrive.record_fields import field_names, replace
 from redrive.settings import letter_page_path, run_page_path
 
 NOTIFICATION_TOPIC = "redrive.notices"

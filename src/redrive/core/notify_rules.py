@@ -22,7 +22,7 @@ import msgspec
 from redrive.core.redact import MASK
 from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError
-from redrive.records import as_dict
+from redrive.record_fields import as_dict
 from redrive.settings import is_mail_address
 
 

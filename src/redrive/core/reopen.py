@@ -19,7 +19,7 @@ from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition_build import build_entry
 from redrive.core.transitions import EntryWrite, ReopenWrite, RunWrite, Transition
 from redrive.policy import RetryPolicy
-from redrive.records import replace
+from redrive.record_fields import replace
 
 # Shared, because a bulk replay needs it for up to 100,000 runs.
 _REOPENED_RUN = RunWrite(status=RunStatus.PENDING, wake_in=0, take=True, deaths=0, diverged=False)

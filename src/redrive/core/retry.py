@@ -9,11 +9,12 @@ import msgspec
 
 from redrive.core.classify import RETRYABLE_CATEGORIES, Category
 from redrive.core.failure import Failure
+from redrive.core.payload.plain import to_json_text
 from redrive.core.run_options import StepOptions
 from redrive.duration import to_datetime
 from redrive.policy import RetryPolicy, lists_error
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import as_dict, to_json_text
+from redrive.record_fields import as_dict
 
 _HUGE = 1e300  # above every cap, yet finite: infinity times a jitter of 0 is not a number
 

@@ -18,7 +18,7 @@ from redrive.core.circuit import AdmittedCall, circuit_key
 from redrive.core.notify_rules import NotifyRule
 from redrive.duration import MICROS
 from redrive.policy import Circuit, RetryPolicy
-from redrive.records import as_dict
+from redrive.record_fields import as_dict
 
 DEFAULT_RETRY = RetryPolicy()
 

@@ -26,7 +26,7 @@ from redrive.desk.validation import is_id, require_bool, require_text
 from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.records import as_dict, replace
+from redrive.record_fields import as_dict, replace
 from redrive.store.bulk import (
     BulkChange,
     BulkItemRow,

@@ -19,7 +19,7 @@ from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.policy import Circuit
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.settle.circuits import CircuitDecision, make_circuit_update, update_circuit
 from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitRow, CircuitStats, CircuitUpdate
 from redrive.store.filters import CircuitFilter

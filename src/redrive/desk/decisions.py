@@ -55,7 +55,7 @@ from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.settle.settler import find_last_attempts, make_run_view
 from redrive.store.encryption.keyring import SEALED_ERROR, Unreadable
 from redrive.store.letters import DecisionCase, LetterState, ReplayRow

@@ -24,7 +24,7 @@ from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.http.ssrf import check_url
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.records import as_dict
+from redrive.record_fields import as_dict
 from redrive.sinks.webhook import read_secrets
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.list_query import Page

@@ -24,7 +24,7 @@ from redrive.desk.models import make_reason_fields, present_row
 from redrive.duration import FOREVER, MICROS, to_datetime
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import as_dict, is_record
+from redrive.record_fields import as_dict, is_record
 from redrive.settle.settler import parse_run_options
 from redrive.store.audit import AuditRow
 from redrive.store.encryption.keyring import Unreadable

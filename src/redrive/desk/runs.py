@@ -35,7 +35,7 @@ from redrive.errors import Conflict, InputError, NotFound, RedriveError, Unknown
 from redrive.observability.counters import SettleListener
 from redrive.observability.tracing import current_traceparent
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.settle.cancellation import cancel_run
 from redrive.settle.settler import LocalSettler
 from redrive.store.circuits import MOST_COUNTED

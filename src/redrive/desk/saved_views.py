@@ -19,7 +19,7 @@ from redrive.desk.operations import Actor, operation
 from redrive.desk.validation import require_long_text, require_text
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.records import as_dict
+from redrive.record_fields import as_dict
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import DeskStore
 from redrive.store.settings import NewView, ViewKey, ViewRow

@@ -21,7 +21,7 @@ from redrive.core.redact import Redactor
 from redrive.errors import ConfigurationError, InputError, RegistrationError
 from redrive.http.client import require_h11
 from redrive.http.ssrf import check_url
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.settings import AllowedHost
 from redrive.sinks import Message
 from redrive.sinks.webhook import read_secrets

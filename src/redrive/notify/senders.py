@@ -23,7 +23,7 @@ from redrive.errors import ConfigurationError, NonRetryable
 from redrive.http.client import HttpClient, HttpRequest
 from redrive.http.ssrf import check_url
 from redrive.notify.channels import Delivery, DeliveryReader
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.settings import AllowedHost
 from redrive.sinks import Message, encode_cloud_event
 from redrive.sinks.webhook import read_secrets, sign_headers

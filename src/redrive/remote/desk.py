@@ -31,7 +31,7 @@ from redrive.desk.settings import Policies, Schedules, StoredPolicy, Workflows
 from redrive.errors import ConfigurationError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import as_dict, field_names
+from redrive.record_fields import as_dict, field_names
 from redrive.remote.client import TOKEN_VARIABLE, Address, Client, RawJson, encode_value, make_query, read, without_none
 from redrive.store.accounts import IssuedToken, MemberRow, NewToken, NewUser, TenantRow, TokenKind, TokenRow, UserRow
 from redrive.store.filters import LetterFilter

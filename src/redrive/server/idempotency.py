@@ -21,8 +21,8 @@ from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 
 from redrive.clock import MICROS, Clock
+from redrive.ids import format_id
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import format_id
 from redrive.server.body import JsonRequest
 from redrive.server.problem_responses import ProblemError, make_problem_response
 from redrive.server.request_context import RequestContext, check_permissions, get_context

@@ -30,7 +30,7 @@ from redrive.core.roles import ALL_TENANTS, Principal
 from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
 from redrive.errors import InputError, NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.remote import wire
 from redrive.server.long_polls import LongPolls
 from redrive.server.problem_responses import ProblemError

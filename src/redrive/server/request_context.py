@@ -25,7 +25,7 @@ from redrive.desk.validation import require_text
 from redrive.errors import InputError, NotAllowed, NotSignedIn, RedriveError
 from redrive.observability.tracing import set_request_trace
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.server.auth.admin import AccountAdmin
 from redrive.server.auth.secrets import is_hashing_busy
 from redrive.server.auth.sessions import SESSION_LIFETIME, Credentials, Login, Sessions, WorkerCredentials

@@ -19,7 +19,7 @@ from redrive.core.roles import Principal
 from redrive.core.transitions import MessageWrite, NewRun
 from redrive.errors import InputError, NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.remote import wire
 from redrive.server.problem_responses import ProblemError
 from redrive.server.remote_input import check_fields, check_new_run, refuse_request

@@ -23,7 +23,7 @@ from redrive.core.circuit import (
 from redrive.core.idempotency import encode_key
 from redrive.core.transitions import AuditWrite
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.circuits import CircuitCase, CircuitKey, CircuitRow, CircuitUpdate
 from redrive.store.port import DeskStore
 

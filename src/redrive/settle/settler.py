@@ -60,7 +60,7 @@ from redrive.errors import ConfigurationError, DataRefused
 from redrive.observability.counters import SettleListener
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.settings import letter_page_path
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.letters import LetterRow, Triage

@@ -18,7 +18,7 @@ import msgspec
 from redrive.core.roles import Role, ranks_at_least
 from redrive.core.transitions import AuditWrite
 from redrive.errors import RedriveError
-from redrive.records import as_dict, replace
+from redrive.record_fields import as_dict, replace
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 from redrive.store.sql_files import load_migrations
 

@@ -17,7 +17,7 @@ from redrive.core.transitions import AuditWrite
 from redrive.duration import MICROS
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.records import as_dict, replace
+from redrive.record_fields import as_dict, replace
 from redrive.store import list_query
 from redrive.store.filters import LetterFilter
 from redrive.store.groups import note_bulk_action

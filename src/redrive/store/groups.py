@@ -18,7 +18,7 @@ import msgspec
 from redrive.clock import MICROS
 from redrive.core.transitions import AuditWrite
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import as_dict, replace
+from redrive.record_fields import as_dict, replace
 from redrive.store.filters import GroupFilter, refuse_value
 from redrive.store.list_query import Page, PageRequest
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call

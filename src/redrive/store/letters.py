@@ -18,7 +18,7 @@ from redrive.core.journal import EntryRow
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite, MessageWrite, Transition
 from redrive.errors import DataRefused
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 from redrive.store.list_query import (
     MAX_SCANNED,

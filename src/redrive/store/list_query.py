@@ -26,7 +26,7 @@ from redrive.core.audit import ENGINE_ACTOR
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import as_dict
+from redrive.record_fields import as_dict
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter, refuse_value
 from redrive.store.session import Dialect, Session, Statements, VerbatimText
 

@@ -18,7 +18,7 @@ import msgspec
 from redrive.clock import MICROS
 from redrive.core.transitions import AuditWrite, MessageWrite, Transition
 from redrive.errors import RedriveError
-from redrive.records import as_dict
+from redrive.record_fields import as_dict
 from redrive.store.list_query import Page, PageRequest, read_page
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 

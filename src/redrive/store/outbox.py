@@ -11,7 +11,7 @@ import msgspec
 from redrive.core.outbox import INITIAL_FENCE, TopicPattern
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import AuditWrite
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.filters import OutboxFilter
 from redrive.store.list_query import Page, PageRequest
 from redrive.store.lists import ListQuery

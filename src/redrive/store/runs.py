@@ -17,7 +17,7 @@ from redrive.core.journal import EntryRow
 from redrive.core.run_options import StepOptions
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, EntryWrite, NewRun
-from redrive.records import field_names, replace
+from redrive.record_fields import field_names, replace
 from redrive.store.filters import RunFilter
 from redrive.store.list_query import Page, PageRequest, Window, filter_values, parse_states
 from redrive.store.lists import ListQuery, detect_popular

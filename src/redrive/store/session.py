@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from redrive.core.transitions import AuditWrite, Transition
-from redrive.records import field_names
+from redrive.record_fields import field_names
 from redrive.store.sql_files import parse_statements
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from redrive.core.transitions import AuditWrite
-from redrive.records import as_dict
+from redrive.record_fields import as_dict
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("settings.sql")

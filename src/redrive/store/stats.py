@@ -15,7 +15,7 @@ import msgspec
 from redrive.clock import MICROS
 from redrive.core.circuit import CircuitStatus
 from redrive.core.decide_run import ROLLBACK_HEAD_START
-from redrive.records import as_dict, replace
+from redrive.record_fields import as_dict, replace
 from redrive.store.session import Database, Session, Statements, read_call, write_call
 from redrive.store.workers import CRASH_PERIOD, LANE_START, MOST_LANES
 

@@ -11,7 +11,7 @@ from redrive.core.failure import derive_fingerprint_key
 from redrive.core.outbox import SinkLease
 from redrive.core.transitions import NewRun, Transition, TransitionResult
 from redrive.errors import DataRefused, StoreError, StoreUnavailable
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.accounts import AccountStore
 from redrive.store.audit import AuditCalls
 from redrive.store.bulk import BulkCalls

@@ -21,7 +21,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
 from redrive.errors import InputError, NotAllowed
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store import settings
 from redrive.store.accounts import AccountStore
 from redrive.store.audit import AuditRow

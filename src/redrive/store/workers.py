@@ -27,7 +27,7 @@ from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transitions import TransitionResult
 from redrive.errors import Conflict
-from redrive.records import as_dict
+from redrive.record_fields import as_dict
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("workers.sql")

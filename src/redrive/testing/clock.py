@@ -21,7 +21,7 @@ from typing import Any
 
 from redrive.clock import MICROS
 from redrive.duration import to_datetime, to_micros
-from redrive.records import format_id
+from redrive.ids import format_id
 
 DEFAULT_START = datetime(2030, 1, 1, tzinfo=UTC)
 """The time at which a clock starts by default."""

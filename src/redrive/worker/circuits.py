@@ -34,7 +34,7 @@ from redrive.core.circuit import (
 )
 from redrive.core.outcomes import EntryRef, StepParked
 from redrive.errors import RunDetached, StoreError
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.settle.settler import Settled
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
 from redrive.store.store import repeat_until_answered

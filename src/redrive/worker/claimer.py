@@ -18,7 +18,7 @@ import msgspec
 
 from redrive.clock import MICROS, Clock
 from redrive.errors import StoreError
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.workers import ClaimRequest, ClaimResult
 
 if TYPE_CHECKING:

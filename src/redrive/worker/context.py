@@ -18,7 +18,7 @@ from redrive.duration import Duration, parse_duration, to_datetime
 from redrive.errors import InputError, MisusedStep
 from redrive.observability.logs import describe_run
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.worker.attempt import Attempt, MessageId
 from redrive.worker.branches import Branch, current_scope
 from redrive.worker.execution import Execution

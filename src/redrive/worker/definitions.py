@@ -21,7 +21,7 @@ from redrive.core.run_options import StepLimits, StepOptions
 from redrive.duration import Duration
 from redrive.errors import MisusedStep, RedriveError, RegistrationError
 from redrive.policy import RetryPolicy
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.worker.attempt import Attempt
 from redrive.worker.branches import NO_ENGINE, Branch, current_scope
 

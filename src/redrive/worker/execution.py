@@ -44,7 +44,7 @@ from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.core.transitions import RunWrite
 from redrive.errors import RunDetached
 from redrive.reasons import Reason
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.settle.settler import make_claimed_run_view, parse_run_options
 from redrive.worker.attempt import Attempt
 from redrive.worker.branches import Branch, ResultOrder, current_scope

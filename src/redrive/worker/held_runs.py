@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from redrive.clock import MICROS, Clock
 from redrive.core.decide_step import record_start
 from redrive.core.outcomes import RunReleased
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.port import LeaseConnection
 from redrive.store.store import repeat_until_answered
 from redrive.store.workers import HeartbeatReply

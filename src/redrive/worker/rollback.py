@@ -46,7 +46,7 @@ from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.errors import MisusedStep, PayloadError, RunDetached, StepFailed
 from redrive.http.client import HttpClient, HttpRequest
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.settings import AllowedHost
 from redrive.settle.settler import find_last_attempts
 from redrive.store.encryption.keyring import Unreadable

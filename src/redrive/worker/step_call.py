@@ -24,7 +24,7 @@ from redrive.core.states import StepStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.errors import PayloadError, PayloadTooLarge, RunDetached, StoreError, StoreUnavailable
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.settle.settler import Settled, sum_parked_time
 from redrive.store.store import repeat_until_answered
 from redrive.worker.attempt import Attempt, run_in_thread, run_on_loop

@@ -35,7 +35,7 @@ from redrive.errors import StoreError
 from redrive.observability.counters import Counters
 from redrive.observability.tracing import Tracing
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.settle.settler import Settled, make_claimed_run_view, parse_run_options
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import Transaction

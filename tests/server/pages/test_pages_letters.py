@@ -20,7 +20,7 @@ from redrive.core.roles import Role
 from redrive.core.states import LetterStatus
 from redrive.desk.bulk import DryRunOfMany
 from redrive.reasons import ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.server.auth.admin import NewToken
 from redrive.server.pages.bulk import EffectCount, count_effects
 from redrive.server.pages.letters import OutcomeDisplay, describe_outcome

@@ -6,7 +6,7 @@ import pytest
 from store_kit import DAY, SECOND, Kit, entry, failed_try, noted, writes
 
 from redrive.core.roles import Role
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.accounts import (
     MemberRow,
     RequestClaim,

@@ -13,7 +13,7 @@ from redrive.chores import ChildUpdater
 from redrive.core.run_options import RunOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import EntryWrite, RunWrite, Transition, WaitWrite
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.children import RunEnd, WokenRun
 from redrive.store.chores import PurgeRequest
 from redrive.store.runs import RunRow

@@ -11,7 +11,7 @@ from store_kit import DAY, SECOND, Kit, becomes, entry, noted, writes
 from redrive.core.circuit import Admission, CircuitState, CircuitStatus
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import CircuitSampleWrite, RunWrite
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.chores import PurgeRequest
 from redrive.store.circuits import CircuitUpdate, PermitRequest
 from redrive.store.filters import AuditFilter, CircuitFilter

@@ -11,7 +11,7 @@ from store_kit import LEASE, SECOND, Kit, becomes, catalogue, entry, failed_try,
 
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, RunWrite
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.stats import UnclaimableRuns
 from redrive.store.workers import ClaimRequest, ClaimResult, Lane, NewWorker
 

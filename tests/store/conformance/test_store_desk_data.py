@@ -13,7 +13,7 @@ from store_kit import Kit, entry, noted, writes
 from redrive.core.states import StepStatus
 from redrive.core.transitions import Transition
 from redrive.errors import DataRefused, InputError, StoreUnavailable
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.letters import Triage
 from redrive.store.runs import RunRow

@@ -12,7 +12,7 @@ from store_kit import DAY, SECOND, Kit, becomes, ends_in_letter, noted, writes
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import EntryWrite, EventUse, RunWrite, StatusNoteWrite, Transition, WaitWrite
 from redrive.errors import NotAllowed
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.chores import PurgeRequest
 from redrive.store.events import NewEvent, SendResult
 from redrive.store.filters import AuditFilter, RunFilter

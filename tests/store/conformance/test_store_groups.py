@@ -11,7 +11,7 @@ from store_kit import DAY, HOUR, SECOND, Kit, becomes, ends_in_letter
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite, LetterStatusWrite, RunWrite, Transition
 from redrive.errors import InputError, NotAllowed
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.bulk import NewBulk
 from redrive.store.chores import PurgeRequest
 from redrive.store.filters import AuditFilter, GroupFilter, LetterFilter

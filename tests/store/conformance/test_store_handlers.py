@@ -13,7 +13,7 @@ from redrive.chores.reap import Reaper
 from redrive.core.run_options import FailureHandler, OnFailure, RunOptions
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.filters import RunFilter
 from redrive.store.runs import RunRow
 from redrive.store.workers import ClaimedRun

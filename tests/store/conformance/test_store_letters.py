@@ -8,7 +8,7 @@ from store_kit import DAY, SECOND, Kit, ends_in_letter, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import RunWrite
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.chores import PurgeRequest
 from redrive.store.letters import Triage
 from redrive.store.stats import ReplayCount

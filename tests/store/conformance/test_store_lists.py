@@ -14,7 +14,7 @@ from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.bulk import NewBulk
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 from redrive.store.list_query import ListTotal, Page

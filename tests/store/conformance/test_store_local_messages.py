@@ -9,7 +9,7 @@ from store_kit import LEASE as WORKER_LEASE
 from redrive.core.outbox import INITIAL_FENCE, Bundle, DeliveredBundle, DeliveryResult, SinkLease
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import MessageWrite, TransitionResult
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.chores import PurgeRequest
 from redrive.store.outbox import DeliveryAction, DeliveryDecision
 

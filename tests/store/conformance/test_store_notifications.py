@@ -9,7 +9,7 @@ from outbox_kit import say, sink
 from store_kit import DAY, HOUR, SECOND, Kit, noted
 
 from redrive.errors import NotAllowed
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.chores import PurgeRequest
 from redrive.store.filters import AuditFilter, OutboxFilter
 from redrive.store.notifications import (

@@ -11,7 +11,7 @@ from outbox_kit import DEAD, DELIVERED, LEASE, PENDING, SKIPPED, Outbox, mark, s
 from store_kit import DAY, SECOND, Kit, entry, noted, writes
 
 from redrive.core.outbox import Suspects
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store import outbox_claims
 from redrive.store.chores import PurgeRequest
 from redrive.store.filters import AuditFilter, OutboxFilter

@@ -9,7 +9,7 @@ from store_kit import DAY, HOUR, SECOND, Kit, ends_in_letter, entry, noted, writ
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import RunWrite
 from redrive.errors import DataRefused
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.filters import RunFilter
 
 

@@ -6,7 +6,7 @@ from letter_kit import answers, audited, case_of, failed, fails_again, letter_of
 from store_kit import SECOND, Kit, becomes, catalogue, noted
 
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.records import field_names, replace
+from redrive.record_fields import field_names, replace
 from redrive.store.filters import LetterFilter
 from redrive.store.letters import ReplayRow, Triage
 from redrive.store.workers import CatalogueItem, CatalogueRow, NewWorker

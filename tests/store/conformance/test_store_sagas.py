@@ -8,7 +8,7 @@ from store_kit import HOUR, SECOND, Kit, becomes, entry, letter, writes
 
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import ReopenWrite, RunWrite
-from redrive.records import replace
+from redrive.record_fields import replace
 
 ENDS = [RunStatus.COMPENSATED, RunStatus.TIMED_OUT, RunStatus.CANCELLED, RunStatus.DLQ_PENDING]
 

@@ -6,7 +6,7 @@ import pytest
 from store_kit import HOUR, LEASE, SECOND, Kit, noted
 
 from redrive.errors import NotAllowed
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.filters import AuditFilter
 from redrive.store.settings import NewSchedule, ScheduleProgress, ScheduleRow
 

@@ -7,7 +7,7 @@ from store_kit import SECOND, Kit, noted
 
 from redrive.core.transitions import AuditWrite
 from redrive.errors import NotAllowed
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.filters import AuditFilter
 from redrive.store.settings import PolicyRow
 

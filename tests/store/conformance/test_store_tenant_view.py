@@ -15,7 +15,7 @@ from redrive.core.outbox import SinkLease
 from redrive.core.states import RunStatus
 from redrive.core.transitions import Transition
 from redrive.errors import InputError, NotAllowed
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.bulk import BulkChange, BulkVerb, NewBulk, Rate
 from redrive.store.circuits import CircuitUpdate
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter

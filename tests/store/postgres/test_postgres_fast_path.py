@@ -11,7 +11,7 @@ from redrive.core.outcomes import AttemptSucceeded, EntryRef, Outcome, WorkflowR
 from redrive.core.run_options import DEFAULT_RETRY, RunOptions
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import CircuitSampleWrite, Transition
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.settle.settler import make_claimed_run_view
 from redrive.store.postgres.fast_path import apply_few, start_single
 from redrive.store.workers import ClaimedRun

@@ -16,7 +16,7 @@ from session_kit import postgres_calls
 from store_kit import DAY, SECOND, becomes, entry, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.chores import PurgeRequest
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.postgres import apply as applying

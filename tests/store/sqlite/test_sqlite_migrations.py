@@ -13,7 +13,7 @@ from store_kit import LEASE, HandClock, Kit
 from tenant_keys import without_tenant
 
 from redrive.errors import SchemaMismatch, StoreError
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store import open_store
 from redrive.store.sql_files import Migration, load_migrations
 from redrive.store.sqlite import schema

@@ -306,7 +306,7 @@ async def _start_bulk(
     app: Redrive, where: LetterFilter, decision: BulkDecision, change: ChangeOptions, output: Output
 ) -> BulkAction | None:
     from redrive.core.states import LetterStatus
-    from redrive.records import replace
+    from redrive.record_fields import replace
 
     verb = decision.verb
     count = await app.dlq.count(replace(where, status=LetterStatus.OPEN))

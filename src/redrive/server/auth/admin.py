@@ -17,7 +17,7 @@ from redrive.desk.audit import export_records
 from redrive.desk.validation import require_text
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.server.auth.secrets import hash_password, hash_secret, new_api_key, new_code, new_secret, sign_token
 from redrive.settings import is_mail_address
 from redrive.store.accounts import (

@@ -16,7 +16,7 @@ from redrive.core.roles import Principal
 from redrive.core.transitions import AuditWrite
 from redrive.errors import InputError, NotSignedIn
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.server.auth import secrets
 from redrive.server.auth.admin import AccountAdmin
 from redrive.settings import API_PREFIX

@@ -16,7 +16,7 @@ from redrive.core.roles import Permission
 from redrive.desk.bulk import BulkAction, DryRunOfMany
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.server.pages import letters
 from redrive.server.pages.forms import ACTION_FIELD, CHECK_ACTION, Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.labels import CODES, FILTERS

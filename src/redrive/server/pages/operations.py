@@ -15,7 +15,7 @@ from redrive.core.states import DeliveryStatus
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.records import field_names
+from redrive.record_fields import field_names
 from redrive.server.pages import lists
 from redrive.server.pages.forms import Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page

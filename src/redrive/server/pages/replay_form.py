@@ -15,7 +15,7 @@ from redrive.core.replay import ReplayMode
 from redrive.desk.presenter import in_thread_if_large, measure_size
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.server.pages.forms import Form
 from redrive.server.routes.common import parse_policy
 

@@ -21,7 +21,7 @@ from redrive.desk.settings import KnownWorker, KnownWorkflow, Workflows
 from redrive.errors import ConfigurationError, InputError, NotAllowed
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.server.idempotency import KEY_HEADER, IdempotentRoute
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.settings import API_PREFIX

@@ -21,7 +21,7 @@ from redrive.desk.saved_views import ListName, SavedView, SavedViews
 from redrive.desk.settings import KnownWorker, KnownWorkflow, Policies, Schedules, StoredPolicy, Workflows
 from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import as_dict
+from redrive.record_fields import as_dict
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import (
     Body,

@@ -31,7 +31,7 @@ from redrive.core.retry import RetryDecision
 from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import ConfigurationError, InputError
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store import notifications
 from redrive.store.accounts import ResponseRow
 from redrive.store.audit import AuditRow

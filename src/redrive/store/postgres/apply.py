@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from redrive.core.outbox import SinkLease
+from redrive.core.payload.plain import to_json_text
 from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.core.transitions import EntryWrite, RunWrite, Transition, TransitionResult
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import as_dict, to_json_text
+from redrive.record_fields import as_dict
 from redrive.store.postgres import apply_rest
 from redrive.store.postgres.apply_rest import rest_json, starts_json
 from redrive.store.postgres.connection import (

@@ -7,9 +7,10 @@ from itertools import repeat
 from typing import Any
 
 from redrive.core.outbox import Bundle, SinkLease
+from redrive.core.payload.plain import to_json_text
 from redrive.core.states import CLOSED_LETTER_STATUSES
 from redrive.core.transitions import AuditWrite, NewRun, Transition
-from redrive.records import as_dict, to_json_text
+from redrive.record_fields import as_dict
 from redrive.store.postgres.connection import (
     Connection,
     DatabaseClock,

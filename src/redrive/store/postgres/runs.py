@@ -20,7 +20,7 @@ import msgspec
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
-from redrive.records import as_dict, replace
+from redrive.record_fields import as_dict, replace
 from redrive.store import workers
 from redrive.store.postgres.connection import (
     Connection,

@@ -17,7 +17,7 @@ import asyncpg
 
 from redrive.clock import SystemClock
 from redrive.errors import SchemaMismatch, StoreError
-from redrive.records import as_dict
+from redrive.record_fields import as_dict
 from redrive.store import sql_files
 from redrive.store.postgres.connection import (
     NOTHING_LOST,

@@ -13,7 +13,7 @@ from redrive.core.outbox import SinkLease
 from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.core.transitions import AttemptWrite, AuditWrite, EntryWrite, RunWrite, Transition, TransitionResult
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import as_dict
+from redrive.record_fields import as_dict
 from redrive.store.children import WokenRun
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
 from redrive.store.session import Statements

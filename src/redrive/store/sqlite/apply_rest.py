@@ -10,7 +10,7 @@ from typing import Any
 from redrive.core.outbox import Bundle, SinkLease
 from redrive.core.states import CLOSED_LETTER_STATUSES, DeliveryStatus
 from redrive.core.transitions import LetterStatusWrite, MessageWrite, ReopenWrite, RunWrite, Transition
-from redrive.records import as_dict
+from redrive.record_fields import as_dict
 from redrive.store.sql_files import load_statements
 from redrive.store.sqlite.connection import write_many
 from redrive.store.sqlite.runs import drop_index, put_index, start

@@ -18,7 +18,7 @@ from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
 from redrive.errors import DataRefused
-from redrive.records import as_dict
+from redrive.record_fields import as_dict
 from redrive.store import workers
 from redrive.store.runs import StartResult, caller_key, claimed_at_start, entry_row
 from redrive.store.sql_files import load_statements

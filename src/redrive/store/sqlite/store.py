@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from redrive.clock import Clock
 from redrive.core.outbox import SinkLease
 from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.store.encryption.codec import Codec
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.encryption.reencrypt import TEXT_TABLES, TextRow, TextSwap, TextTable

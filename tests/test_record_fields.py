@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from redrive.core.transitions import EntryWrite
-from redrive.records import as_dict, field_names, is_record, replace
+from redrive.record_fields import as_dict, field_names, is_record, replace
 from redrive.store.filters import RunFilter
 
 
