@@ -33,8 +33,8 @@ def paths(value: Any, schema: Any) -> list[str]:
 @pytest.mark.parametrize(("hint", "value"), EXACT, ids=[f"{n}-{ascii(h)[:50]}" for n, (h, _) in enumerate(EXACT)])
 def test_output_of_the_codec_has_no_problems(hint: Any, value: Any) -> None:
     inputs, results = taking(hint), returning(hint)
-    assert find_faults(json.loads(inputs.encode((value,), {})), inputs.schema_in()) == []
-    assert find_faults(json.loads(results.encode_result(value)), results.schema_out()) == []
+    assert find_faults(json.loads(inputs.encode((value,), {})), inputs.build_input_schema()) == []
+    assert find_faults(json.loads(results.encode_result(value)), results.build_output_schema()) == []
 
 
 @given(st.sampled_from(list(TYPED)).flatmap(lambda hint: st.tuples(st.just(hint), TYPED[hint])))
@@ -42,7 +42,7 @@ def test_no_leaf_the_codec_writes_has_a_problem(case: tuple[Any, Any]) -> None:
     hint, value = case
     signature = taking(dict[str, list[hint | None]])
     text = signature.encode(({"a": [None, value]},), {})
-    assert find_faults(json.loads(text), signature.schema_in()) == []
+    assert find_faults(json.loads(text), signature.build_input_schema()) == []
 
 
 @dataclass
@@ -72,11 +72,11 @@ SHIPPING = taking(list[Parcel])
 @given(st.lists(PARCELS, min_size=1, max_size=3), st.data())
 def test_one_field_taken_out_is_one_problem_at_its_place(parcels: list[Parcel], data: st.DataObject) -> None:
     stored = json.loads(SHIPPING.encode((parcels,), {}))
-    assert find_faults(stored, SHIPPING.schema_in()) == []
+    assert find_faults(stored, SHIPPING.build_input_schema()) == []
     index = data.draw(st.integers(0, len(parcels) - 1))
     name = data.draw(st.sampled_from(list(stored["value"][index])))
     del stored["value"][index][name]
-    assert paths(stored, SHIPPING.schema_in()) == [f"value[{index}].{name}"]
+    assert paths(stored, SHIPPING.build_input_schema()) == [f"value[{index}].{name}"]
 
 
 @given(st.lists(PARCELS, min_size=1, max_size=3), st.data())
@@ -85,14 +85,14 @@ def test_one_value_of_the_wrong_kind_is_one_problem_at_its_place(parcels: list[P
     index = data.draw(st.integers(0, len(parcels) - 1))
     name = data.draw(st.sampled_from(list(stored["value"][index])))
     stored["value"][index][name] = True  # no field here is a truth value
-    assert paths(stored, SHIPPING.schema_in()) == [f"value[{index}].{name}"]
+    assert paths(stored, SHIPPING.build_input_schema()) == [f"value[{index}].{name}"]
 
 
 @given(JSON)
 def test_any_value_is_checked_without_a_crash(value: Any) -> None:
-    assert find_faults({"value": value}, taking(Any).schema_in()) == []
+    assert find_faults({"value": value}, taking(Any).build_input_schema()) == []
     for hint in (Order, Tree, dict[str, Cat | Dog], tuple[int, Literal["a"]]):
-        for each in find_faults({"value": value}, taking(hint).schema_in()):
+        for each in find_faults({"value": value}, taking(hint).build_input_schema()):
             assert each.path.startswith("value")
             assert str(each.why).startswith(("expected", "unknown field"))
 
@@ -100,7 +100,7 @@ def test_any_value_is_checked_without_a_crash(value: Any) -> None:
 def test_a_place_inside_lists_and_objects_is_named_in_full() -> None:
     def ship(order: Order, express: bool = False) -> None: ...
 
-    schema = Signature.of(ship).schema_in()
+    schema = Signature.of(ship).build_input_schema()
     lines = [{"sku": "a", "price": "1"}, {"sku": 5, "price": True}, {"price": 1}]
     value = {"order": {"id": "x", "lines": lines, "placed": 1}, "expres": True}
     assert found(value, schema) == [
@@ -255,7 +255,7 @@ class InCash(BaseModel):
 
 
 def test_a_union_reports_the_member_that_was_meant() -> None:
-    paying = taking(ByCard | InCash | None).schema_in()
+    paying = taking(ByCard | InCash | None).build_input_schema()
     card = {"kind": "card", "number": 1, "month": "x", "year": "x"}
     assert paths({"value": card}, paying) == ["value.number", "value.month", "value.year"]
     assert paths({"value": {"kind": "cash", "number": 1}}, paying) == []
@@ -263,8 +263,8 @@ def test_a_union_reports_the_member_that_was_meant() -> None:
 
 
 def test_an_optional_value_reports_what_is_wrong_with_the_value() -> None:
-    assert paths({"value": {"name": 1}}, taking(Cat | None).schema_in()) == ["value.name"]
-    assert found({"value": 7}, taking(Annotated[int, Field(le=5)] | None).schema_in()) == [
+    assert paths({"value": {"name": 1}}, taking(Cat | None).build_input_schema()) == ["value.name"]
+    assert found({"value": 7}, taking(Annotated[int, Field(le=5)] | None).build_input_schema()) == [
         ("value", "expected a number of at most 5, found a larger one")
     ]
 
@@ -280,13 +280,13 @@ def tree(levels: int) -> dict[str, Any]:
 
 
 def test_values_as_deep_as_the_codec_reads_are_checked_completely() -> None:
-    (problem,) = find_faults({"value": tree(98)}, taking(Tree).schema_in())
+    (problem,) = find_faults({"value": tree(98)}, taking(Tree).build_input_schema())
     assert problem.path == "value" + ".children[0]" * 98 + ".value"
 
 
 @pytest.mark.parametrize("levels", [150, 50_000])
 def test_values_too_deep_to_read_are_a_problem_and_not_a_crash(levels: int) -> None:
-    (problem,) = find_faults({"value": tree(levels)}, taking(Tree).schema_in())
+    (problem,) = find_faults({"value": tree(levels)}, taking(Tree).build_input_schema())
     assert problem.path == "value"
     assert "nested more than 200 levels deep" in str(problem.why)
 

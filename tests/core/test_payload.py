@@ -1098,23 +1098,23 @@ def test_schemas_describe_input_and_result() -> None:
     def fn(order: Line, times: int = 3) -> list[Base]: ...
 
     signature = Signature.of(fn)
-    described = signature.schema_in()
+    described = signature.build_input_schema()
     assert described["required"] == ["order"]
     assert described["properties"]["times"]["default"] == 3
     assert described["additionalProperties"] is False
     assert described["$defs"]["Line"]["required"] == ["sku", "price"]
-    result = signature.schema_out()
+    result = signature.build_output_schema()
     assert result["items"] == {"$ref": "#/$defs/Base"}
     assert set(result["$defs"]) == {"Base"}
-    assert Signature.of(lambda: None).schema_out().get("type") is None
-    assert returning(int).schema_out()["type"] == "integer"
+    assert Signature.of(lambda: None).build_output_schema().get("type") is None
+    assert returning(int).build_output_schema()["type"] == "integer"
 
 
 def test_a_type_without_schema_has_an_empty_one() -> None:
     def fn(call: typing.Callable[[], int]) -> typing.Callable[[], int]: ...
 
-    assert Signature.of(fn).schema_in() == {}
-    assert Signature.of(fn).schema_out() == {}
+    assert Signature.of(fn).build_input_schema() == {}
+    assert Signature.of(fn).build_output_schema() == {}
 
 
 # --------------------------------------------------------------------------------------------- size
@@ -1157,4 +1157,4 @@ def test_a_decimal_may_have_a_digit_limit() -> None:
 def test_a_default_without_json_form_raises_no_warning() -> None:
     def send(body: bytes = b"\xff") -> None: ...
 
-    assert Signature.of(send).schema_in()["properties"]["body"]["type"] == "string"
+    assert Signature.of(send).build_input_schema()["properties"]["body"]["type"] == "string"

@@ -89,7 +89,7 @@ def make_catalogue(version: str, workflows: _Workflows, steps: _Steps) -> Catalo
 
 
 def _make_item(name: str, options: str, signature: Signature, events: str | None = None) -> CatalogueItem:
-    schema_in, schema_out = signature.schemas()
+    schema_in, schema_out = signature.get_schema_texts()
     return CatalogueItem(name=name, options=options, schema_in=schema_in, schema_out=schema_out, events=events)
 
 
@@ -98,7 +98,7 @@ def _describe_events(workflow: Workflow[Any, Any, Any]) -> str | None:
     declared = workflow.definition.events
     if declared is None:
         return None
-    return json.dumps({name: json.loads(each.schemas()[1]) for name, each in sorted(declared.items())})
+    return json.dumps({name: json.loads(each.get_schema_texts()[1]) for name, each in sorted(declared.items())})
 
 
 def read_events(what: str, given: Any) -> Mapping[str, Signature] | None:

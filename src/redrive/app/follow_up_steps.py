@@ -45,8 +45,8 @@ class FollowUpStep:
             return
         step_fields: dict[str, Any] = {name: {} for name in _STEP_TEMPLATE_FIELDS}
         schemas: dict[str, dict[str, Any]] = {
-            "input": signature.schema_in(),
-            "result": signature.schema_out(),
+            "input": signature.build_input_schema(),
+            "result": signature.build_output_schema(),
             "step": {"type": "object", "properties": step_fields, "additionalProperties": False},
         }
         for text, (root, *rest) in parse_fields(action.to_json()):
@@ -61,7 +61,7 @@ def accepts_missing_result(step: Step[Any, Any]) -> bool:
     """Return True if a follow-up step can be called without the result of the step before it."""
     if step.action is not None:
         return not any(parts[0] == "result" for _, parts in parse_fields(step.action.to_json()))
-    schema = step.signature.schema_in()
+    schema = step.signature.build_input_schema()
     result = schema.get("properties", {}).get("result", {})
     return not result or not find_faults(None, {**result, "$defs": schema.get("$defs", {})})
 

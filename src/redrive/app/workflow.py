@@ -86,7 +86,7 @@ class RunHandle(Generic[R]):
     def _make_wait(self, here: Branch, timeout: Duration | None, on_letter: OnLetter) -> WaitRequest:
         if self.id == here.execution.claimed.public_id:
             raise errors.MisusedStep("a run cannot wait for its own result")
-        schema = None if self._signature is None else json.loads(self._signature.schemas()[1])
+        schema = None if self._signature is None else json.loads(self._signature.get_schema_texts()[1])
         return WaitRequest(
             call="result",
             wait=Wait(mode=WaitMode.RUN, names=(self.id,), schema=schema, letters=on_letter is OnLetter.FAIL),

@@ -186,7 +186,7 @@ async def print_events(app: Redrive, stop: StopController) -> None:
 
 def make_example_input(workflow: Workflow[Any, Any, Any]) -> str:
     """Return an input with a value for each required parameter; {} if the types have no schema."""
-    schema = workflow.signature.schema_in()
+    schema = workflow.signature.build_input_schema()
     return json.dumps(_example_value(schema, schema.get("$defs", {})), ensure_ascii=False)
 
 

@@ -316,7 +316,7 @@ def decode_arguments(workflow: Workflow[Any, Any, Any], text: str) -> tuple[tupl
     try:
         return workflow.signature.decode(text)
     except PayloadError as error:
-        schema, given = workflow.signature.schema_in(), json.loads(text)
+        schema, given = workflow.signature.build_input_schema(), json.loads(text)
         known, required = list(schema.get("properties", {})), schema.get("required", [])
         missing = [name for name in known if name not in given]
         unknown = [name for name in given if known and name not in known]

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
 
-from redrive.core.payload.errors import Path, format_path
+from redrive.core.payload.faults import Path, format_path
 from redrive.core.payload.plain import MAX_DEPTH
 from redrive.core.redact import JSON
 from redrive.reasons import Reason, ReasonCode

@@ -149,7 +149,7 @@ def _wait(call: str, wait: Wait, timeout: Duration | None, default: Any, kind: A
     given = None if kind is None else signature_of_type(kind)
     types = {name: given or (declared or {}).get(name) for name in wait.names}
     if wait.mode is not WaitMode.ANY and (one := types[wait.names[0]]) is not None:
-        wait = replace(wait, schema=json.loads(one.schemas()[1]))
+        wait = replace(wait, schema=json.loads(one.get_schema_texts()[1]))
     request = WaitRequest(call=call, wait=wait, types=types, timeout=seconds, default=default)
     waiting: Any = execution.calls.waits.wait(branch, request)
     return execution.call_from_thread(waiting) if branch.threaded else waiting

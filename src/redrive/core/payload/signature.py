@@ -1,4 +1,4 @@
-"""Signatures of functions: how their arguments and results are stored as JSON.
+"""Signatures of functions: their annotations, and the JSON of their arguments and results.
 
 The schemas are built once, at registration, so that each call is cheap.
 """
@@ -13,25 +13,23 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
-from enum import Flag
 from functools import cache
-from typing import Any, Literal, final
+from typing import Any, final
 
 import msgspec
 import typing_extensions
 from pydantic import TypeAdapter
-from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+from pydantic.errors import PydanticUndefinedAnnotation
 
-from redrive.core.payload.codec import Codec
-from redrive.core.payload.plain import SCALAR_WRITERS, Writer, find_writers, write_any
-from redrive.core.payload.schemas import (
+from redrive.core.payload.adapters import (
     build_adapter,
+    build_json_schema,
     correct_schema,
-    has_plain_values,
     join_definitions,
     split_definitions,
 )
+from redrive.core.payload.codec import Codec
+from redrive.core.payload.plain import SCALAR_WRITERS, Writer, find_writers, write_any
 from redrive.errors import PayloadError, RegistrationError
 from redrive.reasons import Param, Reason, ReasonCode
 
@@ -247,9 +245,9 @@ class Signature:
         plan = self._plan or self._require_plan()
         return value if type(value) in plan.immutable else plan.output.decode(text)
 
-    def schema_in(self) -> dict[str, Any]:
+    def build_input_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of the input object; {} if a type has none."""
-        schema = _json_schema((self._plan or self._require_plan()).input_adapter, "validation")
+        schema = build_json_schema((self._plan or self._require_plan()).input_adapter, "validation")
         if schema:
             schema["additionalProperties"] = False
             for parameter in self._parameters:
@@ -257,16 +255,16 @@ class Signature:
                     schema["properties"][parameter.name]["default"] = parameter.default
         return schema
 
-    def schema_out(self) -> dict[str, Any]:
+    def build_output_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of the result; {} if its type has none."""
-        schema = _json_schema((self._plan or self._require_plan()).output_adapter, "serialization")
+        schema = build_json_schema((self._plan or self._require_plan()).output_adapter, "serialization")
         shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
         return {**schema["properties"][_RETURN], **shared} if schema else {}
 
-    def schemas(self) -> tuple[str, str]:
+    def get_schema_texts(self) -> tuple[str, str]:
         """Return both schemas as JSON text. They are cached, because a worker registers them at every start."""
         if self._schemas is None:
-            self._schemas = json.dumps(self.schema_in()), json.dumps(self.schema_out())
+            self._schemas = json.dumps(self.build_input_schema()), json.dumps(self.build_output_schema())
         return self._schemas
 
     def _require_plan(self) -> _CallPlan:
@@ -341,30 +339,6 @@ class Signature:
                     why = f"{text} Use a dataclass, a pydantic model or plain data" if cut else text
                     raise RegistrationError(f"{self.name}(): {what} cannot be stored as JSON: {why}") from error
             raise
-
-
-class _WrittenSchemaGenerator(GenerateJsonSchema):
-    """Describes enums as the codec writes them: flags as integers, and members without a JSON value as names.
-
-    Deriving from pydantic's generator is the only way to change this.
-    """
-
-    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
-        """Ignore the warning that a default without a JSON form is left out of the schema."""
-
-    def enum_schema(self, schema: Any) -> dict[str, Any]:
-        if issubclass(schema["cls"], Flag):
-            return {"type": "integer"}
-        if has_plain_values(schema["members"]):
-            return super().enum_schema(schema)
-        return {"type": "string", "enum": [member.name for member in schema["members"]]}
-
-
-def _json_schema(adapter: TypeAdapter[Any], mode: Literal["validation", "serialization"]) -> dict[str, Any]:
-    try:
-        return adapter.json_schema(by_alias=False, mode=mode, schema_generator=_WrittenSchemaGenerator)
-    except PydanticInvalidForJsonSchema:
-        return {}
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from redrive.core.json_edit import parse_typed_json
-from redrive.core.payload.errors import format_path
+from redrive.core.payload.faults import format_path
 from redrive.core.replay import ReplayMode
 from redrive.desk.presenter import in_thread_if_large, measure_size
 from redrive.errors import InputError

@@ -1,4 +1,4 @@
-"""Errors for refused values: the place, such as `order.lines[2].price`, and the cause, but never the value."""
+"""Faults of values that do not fit their annotation: the place, such as `order.lines[2].price`, and the cause."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, SchemaSerializer, to_json
 
+from redrive.core.payload.adapters import CORE_CONFIG, SchemaNode, join_definitions
 from redrive.core.payload.plain import MAX_DEPTH, has_lone_surrogates, has_surrogate_pair, load_json
-from redrive.core.payload.schemas import CORE_CONFIG, SchemaNode, join_definitions
 from redrive.errors import PayloadError
 from redrive.reasons import Reason, ReasonCode
 
@@ -102,7 +102,7 @@ def find_unstorable(value: Any, root: Path) -> PayloadError | None:
             return build_payload_error(path, Reason(ReasonCode.REFERS_TO_ITSELF))
         elif len(parents) > MAX_DEPTH:
             return build_payload_error(path[:3], _TOO_DEEP)
-        elif (pieces := _children(each)) is not None:
+        elif (pieces := _list_children(each)) is not None:
             parents.append(id(each))
             levels.append(iter([((*path, part), piece) for part, piece in pieces]))
         elif (why := _explain_unstorable(each)) is not None:
@@ -117,12 +117,12 @@ def has_surrogates(value: Any) -> bool:
         each = left.pop()
         if isinstance(each, str) and has_lone_surrogates(each):
             return True
-        for part, piece in _children(each) or ():
+        for part, piece in _list_children(each) or ():
             left += (part, piece)
     return False
 
 
-def _children(value: Any) -> Iterable[tuple[str | int, Any]] | None:
+def _list_children(value: Any) -> Iterable[tuple[str | int, Any]] | None:
     if isinstance(value, dict):
         return [(key if isinstance(key, str) else str(key), item) for key, item in value.items()]
     if isinstance(value, _CONTAINERS):
@@ -209,7 +209,7 @@ def _find_mismatch(value: Any, node: SchemaNode, known: _SchemaDefinitions, path
     while error is not None:
         found = build_payload_error(path, _explain_mismatch(value, error))
         error = None
-        for part, piece, kind in _typed_children(value, known.resolve(node), known):
+        for part, piece, kind in _list_typed_children(value, known.resolve(node), known):
             error = known.write_error(piece, kind)
             if error is not None:
                 value, node, path = piece, kind, (*path, part)
@@ -217,18 +217,18 @@ def _find_mismatch(value: Any, node: SchemaNode, known: _SchemaDefinitions, path
     return found
 
 
-def _typed_children(
+def _list_typed_children(
     value: Any, node: SchemaNode, known: _SchemaDefinitions
 ) -> Iterator[tuple[str | int, Any, SchemaNode]]:
     match node:
         case {"type": "model" | "dataclass", "cls": cls, "schema": inner}:
             if isinstance(value, cls):
-                yield from _typed_children(value, known.resolve(inner), known)
+                yield from _list_typed_children(value, known.resolve(inner), known)
         case {"type": "typed-dict" | "model-fields", "fields": fields}:
-            pieces = dict(_children(value) or ())
+            pieces = dict(_list_children(value) or ())
             yield from ((name, pieces[name], f["schema"]) for name, f in fields.items() if name in pieces)
         case {"type": "dataclass-args", "fields": fields}:
-            pieces = dict(_children(value) or ())
+            pieces = dict(_list_children(value) or ())
             yield from ((f["name"], pieces[f["name"]], f["schema"]) for f in fields if f["name"] in pieces)
         case {"type": "named-tuple", "fields": fields} if isinstance(value, tuple):
             pairs = zip(value, fields, strict=False)
@@ -240,8 +240,8 @@ def _typed_children(
         case {"type": "tuple", "items_schema": items} if isinstance(value, tuple):
             each = items * len(value) if "variadic_item_index" in node else items
             yield from ((index, item, kind) for index, (item, kind) in enumerate(zip(value, each, strict=False)))
-        case {"type": "any"} if _children(value) is not None:
-            yield from ((part, item, node) for part, item in _children(value) or ())
+        case {"type": "any"} if _list_children(value) is not None:
+            yield from ((part, item, node) for part, item in _list_children(value) or ())
 
 
 def _explain_mismatch(value: Any, error: str) -> Reason:

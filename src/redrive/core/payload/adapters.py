@@ -1,4 +1,4 @@
-"""Schemas of annotations: pydantic-core schemas, corrected so that they write every value exactly.
+"""Pydantic adapters of annotations: their schemas, corrected so that they write each value exactly, and JSON Schemas.
 
 pydantic's own JSON is lossy in places: bytes must be UTF-8, NaN becomes null, sets are in hash order,
 offsets lose their seconds. Models and dataclasses have their own configuration, so the finished schema
@@ -13,12 +13,14 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
-from typing import Any, cast
+from enum import Enum, Flag
+from typing import Any, Literal, cast
 from uuid import UUID
 
 import typing_extensions
 from pydantic import ConfigDict, TypeAdapter
+from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import CoreConfig, CoreSchema, SchemaError, core_schema
 
 from redrive.core.payload.plain import sort_set, to_plain_json
@@ -38,11 +40,11 @@ def adapt_typed_dicts(hint: Any, seen: set[int] | None = None) -> None:
     if sys.version_info >= (3, 12) or id(hint) in seen:
         return
     seen.add(id(hint))
-    for each in (*typing.get_args(hint), *_nested_hints(typing.get_origin(hint) or hint)):
+    for each in (*typing.get_args(hint), *_list_nested_hints(typing.get_origin(hint) or hint)):
         adapt_typed_dicts(each, seen)
 
 
-def _nested_hints(target: Any) -> list[Any]:
+def _list_nested_hints(target: Any) -> list[Any]:
     """Return the hints of the fields of a class that has typed fields."""
     if not isinstance(target, type):
         return []
@@ -167,7 +169,7 @@ def find_union_classes(node: SchemaNode) -> frozenset[type]:
     return frozenset(kind for kind in kinds if kind is not None)
 
 
-def _children(node: SchemaNode) -> Iterator[tuple[str, Any]]:
+def _list_children(node: SchemaNode) -> Iterator[tuple[str, Any]]:
     return ((key, child) for key, child in node.items() if key not in _SKIPPED_KEYS)
 
 
@@ -177,7 +179,7 @@ def _walk(node: Any) -> Iterator[SchemaNode]:
             yield from _walk(each)
     elif isinstance(node, dict):
         yield node
-        for key, child in _children(node):
+        for key, child in _list_children(node):
             yield from _walk(list(child.values()) if key in _MAPPING_KEYS and isinstance(child, dict) else child)
 
 
@@ -189,7 +191,7 @@ def _correct_node(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     copy = dict(node)
-    for key, child in _children(node):
+    for key, child in _list_children(node):
         if key in _MAPPING_KEYS and isinstance(child, dict):
             copy[key] = {name: _correct_node(each) for name, each in child.items()}
         else:
@@ -224,7 +226,7 @@ def _write_with(write: Callable[[Any, Callable[[Any], Any]], Any]) -> Callable[[
     return lambda node: {**node, "serialization": core_schema.wrap_serializer_function_ser_schema(write)}
 
 
-def _exact_iterable(node: SchemaNode) -> SchemaNode:
+def _correct_iterable(node: SchemaNode) -> SchemaNode:
     def write(value: Any, handler: Callable[[Any], Any]) -> Any:
         return handler(list(value))
 
@@ -238,7 +240,7 @@ def has_plain_values(members: Sequence[Enum]) -> bool:
     return all(isinstance(member.value, _SCALARS) for member in members)
 
 
-def _exact_enum(node: SchemaNode) -> SchemaNode:
+def _correct_enum(node: SchemaNode) -> SchemaNode:
     members: list[Enum] = node["members"]
     if has_plain_values(members):
         return node
@@ -251,7 +253,7 @@ def _exact_enum(node: SchemaNode) -> SchemaNode:
     }
 
 
-def _exact_field(node: SchemaNode) -> SchemaNode:
+def _correct_field(node: SchemaNode) -> SchemaNode:
     """Read back fields that `__init__` does not take, because their values may have changed since."""
     if node["schema"]["type"] != "default":
         return node
@@ -264,10 +266,34 @@ _CORRECTIONS: Mapping[str, Callable[[SchemaNode], SchemaNode]] = {
     "frozenset": _write_with(_write_set),
     "datetime": _write_with(_write_datetime),
     "time": _write_with(_write_time),
-    "generator": _exact_iterable,
-    "enum": _exact_enum,
+    "generator": _correct_iterable,
+    "enum": _correct_enum,
     "decimal": lambda node: (
         {**node, "allow_inf_nan": False} if {"max_digits", "decimal_places"} & node.keys() else node
     ),
-    "dataclass-field": _exact_field,
+    "dataclass-field": _correct_field,
 }
+
+
+class _WrittenSchemaGenerator(GenerateJsonSchema):
+    """Describes enums as the codec writes them: flags as integers, and members without a JSON value as names.
+
+    Deriving from pydantic's generator is the only way to change this.
+    """
+
+    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+        """Ignore the warning that a default without a JSON form is left out of the schema."""
+
+    def enum_schema(self, schema: Any) -> dict[str, Any]:
+        if issubclass(schema["cls"], Flag):
+            return {"type": "integer"}
+        if has_plain_values(schema["members"]):
+            return super().enum_schema(schema)
+        return {"type": "string", "enum": [member.name for member in schema["members"]]}
+
+
+def build_json_schema(adapter: TypeAdapter[Any], mode: Literal["validation", "serialization"]) -> dict[str, Any]:
+    try:
+        return adapter.json_schema(by_alias=False, mode=mode, schema_generator=_WrittenSchemaGenerator)
+    except PydanticInvalidForJsonSchema:
+        return {}
