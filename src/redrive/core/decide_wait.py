@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from redrive.core import outcomes
 from redrive.core.classify import Category
-from redrive.core.events import RUN_KIND
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode
 from redrive.core.states import StepStatus
 from redrive.core.transition_build import build_entry, build_transition, resume_run, suspend_run
 from redrive.core.transitions import Transition, WaitWrite
+from redrive.core.waits import RUN_KIND
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 

@@ -24,12 +24,12 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 import msgspec
 
 from redrive.core.classify import Category
-from redrive.core.events import WaitMode
 from redrive.core.failure_reason import FailureReason, Stage
 from redrive.core.journal import EntryRow, compute_generations, entry_key
 from redrive.core.run_options import StepOptions
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import AttemptEnd
+from redrive.core.waits import WaitMode
 
 CHILD_UNDO = "redrive.rollback"
 """The name of ledger entries that undo a child."""

@@ -6,7 +6,7 @@ from redrive.core.outcomes import CancelRequested, RollbackRequested, RunView
 from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, RunStatus, StepStatus
 from redrive.errors import Conflict
 from redrive.reasons import Reason, ReasonCode
-from redrive.records import replace
+from redrive.record_fields import replace
 from redrive.settle.settler import LocalSettler, make_open_steps, make_run_view
 from redrive.store.children import AwaitedRun
 from redrive.store.port import DeskStore, Store
