@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
+import empty_schema
 import pytest
 from desk_kit import ONCE, failed, new_app, shop
-from engines import OnStore
+from engines import KINDS, OnStore
 
-from redrive import Circuit, LetterFilter, Message
+from redrive import Circuit, LetterFilter, Message, Redrive, RunFailed
 from redrive.desk.models import Caller
 from redrive.duration import to_datetime
 from redrive.errors import InputError, NotFound
@@ -130,6 +132,7 @@ async def test_a_manual_escalation_is_shown_found_notified_and_reverted(on_store
 
 async def test_each_tenant_has_its_own_rule_for_escalation(on_store: OnStore) -> None:
     s = shop(new_app(escalate_after="8h"))
+    s.app.channel("ops", email="ops@example.com")
     async with on_store(s.app) as e:
         set_rule = s.app.notifications.set_rule
         await set_rule({"escalate": {"after": "2h", "to": "kim"}}, tenant="acme", by="ann")
@@ -192,9 +195,43 @@ async def test_over_http_letters_are_escalated_to_channels_of_the_tenant_only(on
             with pytest.raises(InputError, match=f"no notification rule of tenant 'acme' names the channel '{to}'"):
                 await desk.dlq.escalate(letter.id, to=to, by="sam")
         assert (await s.app.dlq.escalate(letter.id, to="#theirs", by="root")).escalated_to == "#theirs"
-        with pytest.raises(InputError, match="no channel is called '#unheard-of': check the name, or register it"):
+        with pytest.raises(InputError, match="no channel is called 'unheard-of': check the name, or register it"):
             await s.app.dlq.escalate(letter.id, to="#unheard-of", by="root")
         assert (await s.app.dlq.get(letter.id)).escalated_to == "#theirs"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_process_without_code_knows_the_channels_that_workers_registered(kind: str, tmp_path: Path) -> None:
+    if kind == "sqlite":
+        await _check_channels(f"sqlite:///{tmp_path}/shop.db")
+    else:
+        async with empty_schema.ready(kind) as url:
+            await _check_channels(url)
+
+
+async def _check_channels(url: str) -> None:
+    app = Redrive(url)
+    app.channel("ops", email="ops@example.com")
+
+    @app.workflow
+    async def order() -> None:
+        raise ValueError("no stock")
+
+    async with app:
+        handle = await order.start()
+        with pytest.raises(RunFailed):
+            await handle.result()
+    bare, letter = Redrive(url), f"dl-{handle.id}"
+    async with bare.client():
+        assert (await bare.dlq.escalate(letter, to="#ops", by="root")).escalated_to == "#ops"
+        unknown = pytest.raises(InputError, match="no channel is called 'opps'")
+        with unknown:
+            await bare.dlq.escalate(letter, to="#opps", by="root")
+        for rule in ({"channels": ["opps"]}, {"escalate": {"after": "4h", "to": "#opps"}}):
+            with unknown:
+                await bare.notifications.set_rule(rule, by="ann")
+        assert (await bare.notifications.set_rule({"channels": ["ops"]}, by="ann")).targets == ("channel ops",)
+        assert len(await bare.notifications.rules()) == 1
 
 
 async def test_a_letter_that_is_open_for_too_long_is_escalated_once(on_store: OnStore) -> None:

@@ -325,7 +325,7 @@ class Redrive:
 
     def catalogue(self) -> Catalogue:
         """Describe all registered workflows and steps, for processes without this code."""
-        return make_catalogue(self.version, self.registered_workflows, self.registered_steps)
+        return make_catalogue(self.version, self.registered_workflows, self.registered_steps, self.channels.names)
 
     # -- opening --------------------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ def _constant_text(value: Any) -> str:
             return repr(value)
 
 
-def make_catalogue(version: str, workflows: _Workflows, steps: _Steps) -> Catalogue:
+def make_catalogue(version: str, workflows: _Workflows, steps: _Steps, channels: Iterable[str]) -> Catalogue:
     """Return the options and schemas of everything registered, for processes without the code."""
     return Catalogue(
         version=version,
@@ -85,6 +85,7 @@ def make_catalogue(version: str, workflows: _Workflows, steps: _Steps) -> Catalo
             _make_item(name, w.catalogue_text, w.signature, _describe_events(w)) for name, w in workflows.items()
         ),
         steps=tuple(_make_item(name, s.options_text, s.signature) for name, s in steps.items()),
+        channels=tuple(CatalogueItem(name=name, options="{}", schema_in="{}", schema_out="{}") for name in channels),
     )
 
 

@@ -308,7 +308,7 @@ class Runtime(RuntimeBase):
                 self._bulk_begun.notify,
                 self.wake_all_relays,
                 None if caller is None else Escalation(after=settings.escalate_after, to=settings.escalate_to),
-                self._may_know_channel,
+                self._app.channels.knows,
             ),
             sagas=Sagas(store, presenter, replayer),
             policies=Policies(store, clock),
@@ -330,6 +330,7 @@ class Runtime(RuntimeBase):
                 clock,
                 NotificationDisplay(redactor=self._redactor, base_url=self._app.settings.base_url),
                 lambda: self._register_sinks(self.notification_chore.sinks),
+                self._app.channels.knows,
             ),
             schedules=Schedules(store, clock),
             views=SavedViews(store, clock),
@@ -359,10 +360,6 @@ class Runtime(RuntimeBase):
     def _find_startable(self, name: str) -> StartableWorkflow | None:
         workflow = self._app.registered_workflows.get(name)
         return None if workflow is None else workflow.startable()
-
-    def _may_know_channel(self, name: str) -> bool:
-        """Return True if a channel has this name; True for any name in a process without code, which cannot know."""
-        return not self._app.registered_workflows or self._app.channels.knows(name)
 
     def _make_replayer(self, store: DeskStore, clock: Clock, caller: Caller | None = None) -> Replayer:
         checker = self._make_checker(store)

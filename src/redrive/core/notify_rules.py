@@ -132,6 +132,13 @@ class NotifyRule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Return True if the rule sends notifications of an event."""
         return event.value in self.on and (self.app or bool(self.targets))
 
+    @property
+    def channels(self) -> set[str]:
+        """The names of the channels that get events or escalations."""
+        names = {target.to for target in self.targets if target.kind == CHANNEL_KIND}
+        to = None if self.escalate is None else self.escalate.channel
+        return names if to is None else names | {to}
+
     def to_json(self) -> dict[str, Any]:
         data = {"on": list(self.on), "to": [target.to_json() for target in self.targets], "app": self.app}
         if self.escalate is not None:
@@ -225,6 +232,5 @@ def find_escalation(book: StoredRules, tenant: str, workflow: str, default: Esca
 def find_channels(book: StoredRules, code: NotifyRule | None, tenant: str, default: Escalation) -> set[str]:
     """Return the channels that a tenant may use: those that its rules, the code or the settings name."""
     rules = [rule for (of, _), rule in book.items() if of in ("", tenant)]
-    names = {target.to for rule in (*rules, code) if rule for target in rule.targets if target.kind == CHANNEL_KIND}
-    escalations = (default, *(rule.escalate for rule in rules))
-    return names | {each.channel for each in escalations if each is not None and each.channel is not None}
+    names = {name for rule in (*rules, code) if rule for name in rule.channels}
+    return names if default.channel is None else names | {default.channel}

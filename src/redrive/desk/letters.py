@@ -31,7 +31,7 @@ from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size, present_page
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.runs import find_failure_handler_runs
-from redrive.desk.validation import is_id, require_bool, require_long_text, require_text
+from redrive.desk.validation import is_id, require_bool, require_channel, require_long_text, require_text
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler, find_code_rule, load_notify_rules, make_escalation
@@ -57,7 +57,7 @@ class DeadLetters(GroupActions, BulkActions):
         on_bulk: Callable[[], None] = lambda: None,
         on_messages: Callable[[], None] = lambda: None,
         limited_to: Escalation | None = None,
-        knows_channel: Callable[[str], bool] = lambda _: True,
+        knows_channel: Callable[[str], bool] = lambda _: False,
     ) -> None:
         super().__init__(store, clock, previewer, presenter, on_bulk)
         self._on_messages = on_messages
@@ -213,14 +213,14 @@ class DeadLetters(GroupActions, BulkActions):
         note = Triage(letter=letter.public_id, escalate=name, audit=line)
         if name:
             rules = await load_notify_rules(self._store)
-            self._check_channel(name, letter, rules)
+            await self._check_channel(name, letter, rules)
             note = make_escalation(letter, name, line, rules, self._store.now())
         shown = await self._write_triage(note, tenant)
         self._on_messages()
         return shown
 
-    def _check_channel(self, to: str, letter: LetterRow, rules: StoredRules) -> None:
-        """Refuse a channel that the app does not have, or that is not for this tenant.
+    async def _check_channel(self, to: str, letter: LetterRow, rules: StoredRules) -> None:
+        """Refuse a channel that no code registered, or that is not for this tenant.
 
         A channel belongs to the app, and a caller over HTTP must not write to those of other tenants: a rule of the
         tenant, the code of the workflow or the settings must name it.
@@ -230,8 +230,7 @@ class DeadLetters(GroupActions, BulkActions):
         limits = self._limited_to
         if limits and to[1:] not in find_channels(rules, find_code_rule(letter), letter.tenant, limits):
             raise InputError(Reason(ReasonCode.CHANNEL_NOT_ALLOWED, channel=to, tenant=letter.tenant))
-        if not self._knows_channel(to[1:]):
-            raise InputError(Reason(ReasonCode.CHANNEL_UNKNOWN, channel=to))
+        await require_channel(self._store, to[1:], self._knows_channel)
 
     @operation("POST /workflow-dlq/{id}/comment", Permission.NOTE, id="comment_letter")
     async def comment(self, id: str, text: str, *, by: str = "unknown", tenant: str | None = None) -> DeadLetter:

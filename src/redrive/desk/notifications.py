@@ -19,7 +19,7 @@ from redrive.core.roles import Permission
 from redrive.desk.models import present_row
 from redrive.desk.operations import Actor, operation
 from redrive.desk.presenter import in_thread_if_large, measure_size, present_page
-from redrive.desk.validation import require_actor, require_text
+from redrive.desk.validation import require_actor, require_channel, require_text
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.http.ssrf import check_url
@@ -76,15 +76,24 @@ class NotificationDisplay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notifications:
-    """The inbox of a reader, and the stored rules. `on_change` is called after a rule was stored."""
+    """The inbox of a reader, and the stored rules.
+
+    `on_change` is called after a rule was stored. `knows_channel` is True for the channels of this process.
+    """
 
     def __init__(
-        self, store: DeskStore, clock: Clock, display: NotificationDisplay, on_change: Callable[[], Awaitable[None]]
+        self,
+        store: DeskStore,
+        clock: Clock,
+        display: NotificationDisplay,
+        on_change: Callable[[], Awaitable[None]],
+        knows_channel: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._store = store
         self._clock = clock
         self._display = display
         self._on_change = on_change
+        self._knows_channel = knows_channel
 
     @operation("GET /notifications", Permission.LOOK)
     async def list(
@@ -163,6 +172,8 @@ class Notifications:
         for what, value in (("workflow", workflow), ("tenant", tenant)):
             if value is not None:
                 require_text(what, value)
+        for name in sorted(parsed.channels):
+            await require_channel(self._store, name, self._knows_channel)
         text, now = json.dumps(parsed.to_json()), self._store.now()
         row = RuleRow(tenant=tenant or "", workflow=workflow or "", rule=text, updated_at=now, updated_by=by)
         after = json.dumps(_describe_rule(parsed))

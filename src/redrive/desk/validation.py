@@ -218,3 +218,9 @@ def require_bool(what: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise InputError(Reason(ReasonCode.FLAG_NEEDED, field=what, given=quote(value)))
     return value
+
+
+async def require_channel(store: DeskStore, name: str, is_here: Callable[[str], bool]) -> None:
+    """Refuse the name of a channel that neither this process nor a worker has registered."""
+    if not is_here(name) and not any(item.kind == "channel" for item in await store.known([name])):
+        raise InputError(Reason(ReasonCode.CHANNEL_UNKNOWN, channel=name))

@@ -85,6 +85,11 @@ class Channels:
         """Return every destination that the code names, with its URL."""
         return [target for known in self._known.values() for target in known]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all channels."""
+        return tuple(self._known)
+
     def knows(self, name: str) -> bool:
         """Return True if a channel has this name."""
         return name in self._known

@@ -25,6 +25,7 @@ from redrive.server.pages.causes import cause_routes
 from redrive.server.pages.error_pages import install_error_pages, install_missing_page
 from redrive.server.pages.events import event_routes
 from redrive.server.pages.forms import TenantEntryLog
+from redrive.server.pages.health import health_page_routes
 from redrive.server.pages.letters import letter_routes as letter_pages
 from redrive.server.pages.lists import list_routes
 from redrive.server.pages.operations import operations_routes
@@ -207,6 +208,7 @@ API_ROUTES = (
 PAGE_ROUTES = (
     *(session_routes, static_routes, overview_routes, cause_routes, letter_pages, replay_routes, bulk_pages, run_pages),
     *(event_routes, operations_routes, workflow_routes, activity_routes, members_routes, list_routes, search_routes),
+    health_page_routes,
 )
 
 

@@ -122,7 +122,7 @@ class RemoteWorkers:
         if wire.PROTOCOL not in call.protocols:
             raise refuse_protocol(", ".join(map(str, call.protocols[:10])) or "none")
         tenant = "" if principal.tenant == ALL_TENANTS else principal.tenant
-        catalogue = call.catalogue
+        catalogue = replace(call.catalogue, channels=())  # only processes beside the store have channels
         check_registration(call, self.limits.payload)
         names = [item.name for item in (*catalogue.workflows, *catalogue.steps)]
         workflows = tuple(item.name for item in catalogue.workflows)

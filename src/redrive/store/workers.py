@@ -44,7 +44,7 @@ MAX_LISTED_WORKERS = 1000
 
 
 class CatalogueItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A registered workflow or step. `events`: the JSON Schemas of the events that a workflow declares."""
+    """A registered workflow, step or channel. `events`: the JSON Schemas of the events that a workflow declares."""
 
     name: str
     options: str
@@ -54,7 +54,7 @@ class CatalogueItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CatalogueRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A workflow or step as the newest code that contains it registered it."""
+    """A workflow, step or channel as the newest code that contains it registered it."""
 
     kind: str
     name: str
@@ -66,11 +66,12 @@ class CatalogueRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Catalogue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Workflows and steps that one version of the user's code registers."""
+    """Workflows, steps and names of channels that one version of the user's code registers."""
 
     version: str
     workflows: tuple[CatalogueItem, ...]
     steps: tuple[CatalogueItem, ...]
+    channels: tuple[CatalogueItem, ...] = ()
 
 
 class NewWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -363,7 +364,7 @@ class CatalogueDesk(Protocol):
     """Calls that read the catalogue of registered code. A tenant view answers them too."""
 
     async def known(self, names: Sequence[str], *, tenant: str = "") -> list[CatalogueRow]:
-        """Return the workflows and steps with these names that are registered for all tenants or for this one."""
+        """Return the workflows, steps and channels of these names, registered for all tenants or for this one."""
 
     async def workflows(self, *, tenant: str = "") -> list[CatalogueRow]:
         """Return every such workflow by name, as the newest code registered it."""
@@ -410,7 +411,7 @@ class WorkerCalls:
 
     @write_call()
     async def enlist(self, session: Session, worker: NewWorker, catalogue: Catalogue) -> int:
-        kinds = (("workflow", catalogue.workflows), ("step", catalogue.steps))
+        kinds = (("workflow", catalogue.workflows), ("step", catalogue.steps), ("channel", catalogue.channels))
         # Sorted, because two workers that lock the same rows must do so in the same order.
         items = sorted(
             ((kind, item) for kind, items in kinds for item in items), key=lambda each: (each[0], each[1].name)

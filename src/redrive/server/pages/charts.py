@@ -233,7 +233,7 @@ def _find_idle_periods(busy: list[tuple[float, float]], seconds: float) -> list[
             found.append((last, since))
         active += max(0.0, until - max(since, last))
         last = max(last, until)
-    return [(since, until) for since, until in found if until - since > max(active, seconds / 50, 0.1)]
+    return [(since, until) for since, until in found if until - since > max(active, seconds / 50, 1.0)]
 
 
 def plot_waterfall(steps: Sequence[StepRecord], *, begin: datetime | None = None, now: datetime) -> Waterfall:

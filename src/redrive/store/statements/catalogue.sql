@@ -1,10 +1,10 @@
--- The catalogue: workflows and steps that code registered.
+-- The catalogue: workflows, steps and channels that code registered.
 
 -- name: known
--- Workflows and steps of these names, as the newest code that contains them registered them.
+-- Workflows, steps and channels of these names, as the newest code that contains them registered them.
 SELECT c.kind, c.name, c.version, c.options, c.schema_in, c.schema_out, c.events
 FROM redrive.catalogue AS c JOIN redrive.versions AS v ON v.version = c.version
-WHERE c.kind IN ('workflow', 'step') AND c.name = ANY (CAST(:names AS text[]))
+WHERE c.kind IN ('workflow', 'step', 'channel') AND c.name = ANY (CAST(:names AS text[]))
   AND c.tenant IN ('', CAST(:tenant AS text))
 ORDER BY c.kind, c.name, v.seq DESC;
 

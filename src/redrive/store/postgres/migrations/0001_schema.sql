@@ -268,7 +268,7 @@ CREATE TABLE redrive.versions (
 );
 CREATE TABLE redrive.catalogue (
     tenant     text COLLATE "C" NOT NULL,
-    kind       text COLLATE "C" NOT NULL CHECK (kind IN ('workflow', 'step')),
+    kind       text COLLATE "C" NOT NULL CHECK (kind IN ('workflow', 'step', 'channel')),
     name       text COLLATE "C" NOT NULL,
     version    text COLLATE "C" NOT NULL,
     options    text NOT NULL,

@@ -266,7 +266,7 @@ CREATE TABLE versions (
 );
 CREATE TABLE catalogue (
     tenant     TEXT NOT NULL,
-    kind       TEXT NOT NULL CHECK (kind IN ('workflow', 'step')),
+    kind       TEXT NOT NULL CHECK (kind IN ('workflow', 'step', 'channel')),
     name       TEXT NOT NULL,
     version    TEXT NOT NULL,
     options    TEXT NOT NULL,
