@@ -45,6 +45,11 @@ def make_app(url: str) -> Redrive:
         return await redrive.wait_for("go", type=int)
 
     @app.workflow
+    async def impatient() -> Any:
+        redrive.set_status("waits for a moment", progress=0.5)
+        return await redrive.wait_for("go", timeout=0.01, default="nothing came")
+
+    @app.workflow
     async def family() -> Any:
         return await anything.run()
 
@@ -139,6 +144,15 @@ async def test_the_page_of_a_run_lists_events_and_sends_one_without_scripts(each
         assert "Odebrane" in page
         found = (await aside(browser.get, "/runs", params={"waits_for": "approved"})).text
         assert handle.id not in found
+
+
+async def test_a_wait_without_an_answer_is_shown_as_timed_out(each_site: World, app: Redrive) -> None:
+    handle = await app.find("impatient").start(tenant="acme")
+    assert await handle.result(timeout="30s") == "nothing came"
+    with of_role(each_site, "VIEWER") as viewer:
+        page = (await aside(viewer.get, f"/runs/{handle.id}")).text
+    assert ("Timed out" in page, "</svg>Failed" in page) == (True, False)
+    assert ("waits for a moment" in page, "50 %" in page) == (True, False), "a run that ended makes no progress"
 
 
 async def test_the_command_line_sends_events_to_a_server_and_to_a_store(each_site: World, app: Redrive) -> None:

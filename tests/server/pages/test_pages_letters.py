@@ -15,7 +15,7 @@ import pytest
 from pages_kit import Looked, browser, of_role, once
 from server_kit import SECRET, World, access_of, opened, serving
 
-from redrive import NonRetryable, Redrive
+from redrive import NonRetryable, Redrive, RetryPolicy
 from redrive.core.roles import Role
 from redrive.core.states import LetterStatus
 from redrive.desk.bulk import DryRunOfMany
@@ -468,6 +468,29 @@ def test_a_failure_that_was_retried_shows_its_success(shop: World) -> None:
         run = Looked(admin.get(f"/runs/{shop.ids['initech']['healed'].removeprefix('dl-')}").text).text
         assert "This run failed and then succeeded after a retry." in run
         assert "To correct the input" not in run
+
+
+@pytest.mark.parametrize(("mode", "title"), [("COMPLETE", "{name} was done manually"), ("SKIP", "{name} was skipped")])
+async def test_a_failure_whose_result_was_entered_does_not_say_that_the_step_succeeded(mode: str, title: str) -> None:
+    app = Redrive()
+
+    @app.step(retry=RetryPolicy(max_retries=0))
+    async def charge() -> str:
+        raise ValueError("declined")
+
+    @app.workflow
+    async def order() -> str:
+        paid: str = await charge()
+        return paid
+
+    async with engine(app) as e:
+        handle = await order.start()
+        await e.settle()
+        await app.dlq.replay(f"dl-{handle.id}", mode, output="paid in cash", by="ann")
+        await e.settle()
+        outcome = describe_outcome(await app.dlq.get(f"dl-{handle.id}"))
+    assert outcome is not None
+    assert (outcome.title, outcome.good) == (title, True)
 
 
 def test_a_missing_permission_is_explained_with_the_required_role(shop: World) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -88,20 +88,24 @@ def _make_rate_input(rate: Rate) -> RateInput:
 
 async def name_bulk_actions(context: RequestContext, t: Translator, sets: Sequence[BulkAction]) -> dict[str, str]:
     """Return the names of bulk actions by their ids, such as `Retry: call_llm, service down`."""
+    kinds = await _describe_filters(context, t, [each.filter for each in sets if each.filter is not None])
+    selected = "{n} selected failure|{n} selected failures"
+    return {
+        each.id: f"{t(ACTION_NAMES[each.action])}: {t(selected, n=each.total) if each.filter is None else next(kinds)}"
+        for each in sets
+    }
+
+
+async def _describe_filters(
+    context: RequestContext, t: Translator, filters: Sequence[Mapping[str, str]]
+) -> Iterator[str]:
+    """Return what each filter selects, such as `call_llm, service down`."""
     kinds: dict[str, dict[str, str]] = {}  # the kind of failure of each cause, looked up once
-    for fingerprint in {(each.filter or {}).get("fingerprint") for each in sets} - {None}:
+    for fingerprint in {each["fingerprint"] for each in filters if "fingerprint" in each}:
         where = LetterFilter(tenant=context.one_tenant, fingerprint=fingerprint)
         for letter in (await context.desk.dlq.list(where, limit=1)).items:
             kinds[letter.fingerprint] = {"step": letter.step or letter.workflow, "code": letter.code, "workflow": ""}
-    return {
-        each.id: f"{t(ACTION_NAMES[each.action])}: "
-        + (
-            t("{n} selected failure|{n} selected failures", n=each.total)
-            if each.filter is None
-            else _describe_kind(t, {**each.filter, **kinds.get(each.filter.get("fingerprint", ""), {})})
-        )
-        for each in sets
-    }
+    return (_describe_kind(t, {**each, **kinds.get(each.get("fingerprint", ""), {})}) for each in filters)
 
 
 def _describe_kind(t: Translator, fields: Mapping[str, str]) -> str:
@@ -193,6 +197,7 @@ async def _render_plan(
         "bulk_new.html",
         status=422 if wrong or replay.unread or unconfirmed or rate.wrong else 200,
         selection=selection,
+        what=next(await _describe_filters(context, make_view(request).t, [selection.query])),
         total=selection.total,
         replay=replay,
         rate=rate,

@@ -96,6 +96,8 @@ _OUTCOME_TITLES = {
     LetterOutcome.SUCCEEDED: N("{name} succeeded after a retry"),
     LetterOutcome.UNDONE: N("{name} failed and was rolled back"),
 }
+_ENTERED_TITLES = {"COMPLETE": N("{name} was done manually"), "SKIP": N("{name} was skipped")}
+_ENTERED_SENTENCE = N("The run continued with the result that was entered. Nothing more to do.")
 _RETRYABLE_OUTCOMES = frozenset(
     {LetterOutcome.PARTLY_SUCCEEDED, LetterOutcome.FAILED_AGAIN, LetterOutcome.EXPIRED, LetterOutcome.CLOSED}
 )
@@ -193,11 +195,12 @@ def describe_outcome(letter: DeadLetter) -> OutcomeDisplay | None:
         return None
     retries = outcome in _RETRYABLE_OUTCOMES and not letter.purged
     reopens = outcome is LetterOutcome.CLOSED and not letter.purged
-    title = _OUTCOME_TITLES.get(outcome, OutcomeDisplay().title)
+    title, sentence = _OUTCOME_TITLES.get(outcome, OutcomeDisplay().title), _OUTCOME_SENTENCES.get(outcome)
+    mode = letter.replays[-1].mode if letter.replays else ""
+    if outcome is LetterOutcome.SUCCEEDED and mode in _ENTERED_TITLES:
+        title, sentence = _ENTERED_TITLES[mode], _ENTERED_SENTENCE
     good = outcome in (LetterOutcome.SUCCEEDED, LetterOutcome.UNDONE)
-    return OutcomeDisplay(
-        sentence=_OUTCOME_SENTENCES.get(outcome), retries=retries, reopens=reopens, title=title, good=good
-    )
+    return OutcomeDisplay(sentence=sentence, retries=retries, reopens=reopens, title=title, good=good)
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
