@@ -253,7 +253,8 @@ def test_an_invalid_start_is_refused_with_the_reason(toys: Toys, arguments: list
 
 
 def test_start_without_the_code_validates_the_input_with_the_registered_schema(toys: Toys) -> None:
-    options = ("--key", "k", "--retry", "max_retries=9", "--step-timeout", "1m", "--timeout", "2h")
+    options = ("--key", "k", "--retry", "max_retries=9", "--retry", "never_retry_on=unknown,validation")
+    options += ("--step-timeout", "1m", "--timeout", "2h")
     started = piped("runs", "start", "make", "--input", '{"toy": "boat"}', *options)
     assert started.exit_code == 0, started.stderr
     assert piped("runs", "start", "make", "--input", '{"toy": "boat"}', *options).stdout == started.stdout
@@ -268,6 +269,7 @@ def test_start_without_the_code_validates_the_input_with_the_registered_schema(t
     assert row is not None
     stored = json.loads(row.options or "{}")
     assert (stored["override"]["max_retries"], stored["limits"]["timeout"], row.timeout) == (9, 60.0, 7_200_000_000)
+    assert stored["override"]["never_retry_on"] == ["unknown", "validation"]
     assert count(toys) == 7
 
 

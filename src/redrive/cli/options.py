@@ -298,15 +298,21 @@ def parse_json_text(text: str, what: str, advice: str = "") -> Any:
         raise UsageError(f"{what} is not valid JSON: {error}{advice}") from error
 
 
+_LIST_FIELDS = frozenset({"delays", "retry_on", "never_retry_on"})  # may be written as a,b,c
+
+
 def parse_field(text: str, option: str = "") -> tuple[str, Any]:
-    """Return FIELD=VALUE as a pair. A value that is not JSON is text."""
+    """Return FIELD=VALUE as a pair. A value that is not JSON is text, or a list with commas where a field is one."""
     name, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"{option}{text!r} is not FIELD=VALUE: write {option}max_retries=5")
     try:
-        return name, json.loads(value)
+        found = json.loads(value)
     except (ValueError, RecursionError):
-        return name, value
+        found = value
+    if name in _LIST_FIELDS and isinstance(found, str):
+        found = [item.strip() for item in found.split(",")]
+    return name, found
 
 
 def decode_arguments(workflow: Workflow[Any, Any, Any], text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:

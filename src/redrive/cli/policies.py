@@ -93,18 +93,12 @@ def get(scope: dict[str, str | None], target: Target, output: Output) -> None:
     output.record(_format_policy_id(stored), stored, "\n".join(lines))
 
 
-_LIST_FIELDS = frozenset({"delays", "retry_on", "never_retry_on"})  # may be written as a,b,c
-
-
 def _parse_fields(_: click.Context, __: click.Parameter, fields: tuple[str, ...]) -> dict[str, Any]:
     from redrive.cli.errors import report_usage_errors
     from redrive.policy import RetryPolicy
 
     with report_usage_errors():
         given = dict(map(parse_field, fields))
-        for name in _LIST_FIELDS & given.keys():
-            if isinstance(given[name], str):
-                given[name] = [item.strip() for item in given[name].split(",")]
         RetryPolicy.from_json(given)
     return given
 
@@ -133,11 +127,13 @@ async def set_(
       redrive policies set --workflow fulfil delays='["20s", "5m", "30m"]'
       redrive policies set --default never_retry_on=unknown,validation --tenant acme
     """
+    from redrive.cli.errors import report_usage_errors
     from redrive.policy import RetryPolicy
 
     known = await app.policies.get(**scope)
-    # With the code at hand, a name must be that of a class in it.
-    policy = RetryPolicy(**fields) if app.registered_steps else RetryPolicy.from_json(fields)
+    with report_usage_errors():
+        # With the code at hand, a name must be that of a class in it.
+        policy = RetryPolicy(**fields) if app.registered_steps else RetryPolicy.from_json(fields)
     if known is not None:
         # Only the given fields were checked again: the stored names may be of code that this process lacks.
         policy = replace(known.policy, **{name: getattr(policy, name) for name in fields})
