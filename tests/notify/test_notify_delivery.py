@@ -12,11 +12,14 @@ from http_kit import OK, Server, answering, serving
 from notify_kit import OPS, Postbox, failing, verified
 
 from redrive import Circuit, Notification, Notify, OutboxFilter, Redrive, RetryPolicy
+from redrive.app.notification_chore import NotificationChore
 from redrive.core.notifications import NotificationFacts, encode_facts
-from redrive.core.notify_rules import NotifyRule
+from redrive.core.notify_rules import NotifyRule, NotifyTarget
+from redrive.core.redact import Redactor
 from redrive.core.transitions import AuditWrite
 from redrive.errors import ConfigurationError, InputError, NotFound, RegistrationError
 from redrive.http.client import BadStatus, HttpResponse
+from redrive.sinks import Message, SinkDefinition
 from redrive.store.notifications import NewNotice, RuleRow
 from redrive.testing import Engine, engine
 
@@ -156,6 +159,45 @@ async def test_the_first_of_the_events_is_never_later_than_the_newest() -> None:
         await e.settle()
         (item,) = (await app.notifications.list()).items
     assert item.notification.first_at == item.notification.at
+
+
+async def test_a_process_without_the_code_leaves_channels_to_those_that_have_it(box: Postbox) -> None:
+    """A server that does the chores has no workflow code; a worker beside it has the channels."""
+    app, server = Redrive(smtp_url=box.url), Redrive()
+    app.channel("ops", email=[OPS])
+    failing(app)
+
+    async def begin(sinks: list[SinkDefinition]) -> None: ...
+
+    async with engine(app) as e:
+        store, runtime = app.runtime.store, app.runtime
+        chore = NotificationChore(server, store, runtime.clock, Redactor(), begin, lambda: None)
+        facts = NotificationFacts(event="dead_letter", tenant="default", workflow="pay", run_id="r", at=store.now())
+        for channel in ("ops", "unheard of"):
+            notice = encode_facts(
+                facts, NotifyRule(on=(), targets=(NotifyTarget(kind="channel", to=channel),), app=True)
+            )
+            await store.notifications.add([NewNotice(public_id=channel, tenant="default", lane=channel, notice=notice)])
+        assert await chore.run_once() == 0
+        assert await runtime.notification_chore.run_once() == 1
+        await e.settle()
+        assert len(box.to(OPS)) == 1
+        message = Message(
+            id="m",
+            topic="redrive.notify",
+            text='{"channel": "ops"}',
+            key=None,
+            tenant="default",
+            committed_at=store.now(),
+            run_id="r",
+            correlation_id="r",
+        )
+        with pytest.raises(ConfigurationError, match="'ops' is unknown in this process, which has no workflow code"):
+            await chore.sinks[0].sink.deliver(message)
+        await e.advance("2m")
+        await e.settle()
+        (failed,) = (await app.outbox.list(OutboxFilter(status="PENDING"))).items
+        assert "no channel is called 'unheard of'" in (failed.deliveries[0].error or ""), "it is not kept back for good"
 
 
 async def test_chats_and_webhooks_get_their_own_formats(box: Postbox) -> None:

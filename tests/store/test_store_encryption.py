@@ -55,6 +55,7 @@ from redrive.store.encryption.keyring import Keyring, is_sealed, key_id_of
 from redrive.store.encryption.reencrypt import TEXT_TABLES, TextStore, TextSwap, reencrypt_store
 from redrive.store.events import NewEvent
 from redrive.store.filters import LetterFilter, RunFilter
+from redrive.store.letters import Triage
 from redrive.store.notifications import LaneNotification, NewNotice, NewNotification, NotificationFilter, RuleRow
 from redrive.store.port import Store
 from redrive.store.settings import NewView
@@ -692,6 +693,19 @@ async def test_messages_of_a_notification_are_encrypted_for_its_tenant(open_kit:
     new = NewNotification(public_id="n", tenant="acme", event="e", workflow="w", count=1, in_app=True, content="{}")
     told = LaneNotification(case=case, every=DAY, notification=new, messages=(say("told", payload=f'"{SECRET}"'),))
     assert await kit.store.notifications.send(told)
+    message = await kit.store.message("told")
+    assert (message.tenant, message.payload) == ("acme", f'"{SECRET}"')
+    assert SECRET not in repr(await open_kit(None).store.message("told"))
+
+
+async def test_messages_of_a_note_on_a_letter_are_encrypted_for_its_tenant(open_kit: Any) -> None:
+    kit = open_kit(ring(OLD))
+    await kit.store.put_sinks([sink()])
+    worker, run = await kit.held(tenant="acme")
+    await kit.fail(worker, run)
+    audit = noted("dlq.escalated", tenant="acme", letter=f"dl-{run.public_id}")
+    told = (say("told", payload=f'"{SECRET}"'),)
+    assert await kit.store.triage(Triage(letter=audit.letter, escalate="ADMIN", audit=audit, messages=told))
     message = await kit.store.message("told")
     assert (message.tenant, message.payload) == ("acme", f'"{SECRET}"')
     assert SECRET not in repr(await open_kit(None).store.message("told"))

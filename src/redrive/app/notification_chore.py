@@ -12,7 +12,7 @@ from redrive.core.notifications import NotificationFacts, encode_facts, notifica
 from redrive.core.notify_rules import NotificationEvent, NotifyRule, StoredRules, find_rule
 from redrive.core.redact import Redactor
 from redrive.notify.channels import make_delivery_reader
-from redrive.notify.digest import Digest, make_notify_sinks
+from redrive.notify.digest import CODE_PATIENCE, Digest, make_notify_sinks
 from redrive.reasons import Reason, ReasonCode
 from redrive.settings import circuit_page_path
 from redrive.settle.settler import load_notify_rules
@@ -50,7 +50,8 @@ class NotificationChore:
         self._begin = begin
         self._begun = 0  # sinks that have started
         self._since: int | None = None
-        self._digest = Digest(store, app.channels, app.settings.notify_every, wake_relay)
+        every = app.settings.notify_every
+        self._digest = Digest(store, app.channels, every, wake_relay, lambda: bool(app.registered_workflows))
         reader = make_delivery_reader(redactor, app.settings.base_url, app.channels)
         self.sinks = make_notify_sinks(self._digest, reader, app.texts, app.settings, app.channels.allowed, clock)
 
@@ -81,9 +82,11 @@ class NotificationChore:
         Circuits open without a request, so they are polled. The generation of an opening is part of the id of its
         notification: an opening that is seen twice, or by two workers, is reported once.
         """
-        rules, now = self._code_rules(), self._store.now()
+        # Without workflow code the rules of the workflows are unknown here: a process that has them comes first.
+        rules, now = self._code_rules(), self._store.now() - (0 if self._app.registered_workflows else CODE_PATIENCE)
         rows = await self._store.circuits_changed_since(now - _CIRCUIT_LOOKBACK if self._since is None else self._since)
-        merged = [(row, _merge_circuit_rules(row, stored, rules)) for row in rows if row.is_open]
+        opened = [row for row in rows if row.is_open and row.changed_at <= now]
+        merged = [(row, _merge_circuit_rules(row, stored, rules)) for row in opened]
         new = [_make_circuit_notice(row, rule) for row, rule in merged if rule is not None]
         if new:
             await self._store.notifications.add(new)

@@ -21,6 +21,7 @@ from redrive.core.notifications import NOTIFICATION_TOPIC, USER_MESSAGE_TOPIC, N
 from redrive.core.notify_rules import CHANNEL_KIND, TARGET_KINDS, NotificationEvent, NotifyRule, NotifyTarget
 from redrive.core.outbox import parse_patterns
 from redrive.core.transitions import MessageWrite
+from redrive.errors import ConfigurationError
 from redrive.notify.channels import Channels, DeliveryReader
 from redrive.notify.senders import EmailSender, HttpSender, RequestFormat, format_slack, format_teams, format_webhook
 from redrive.settings import AllowedHost, Settings, run_page_path
@@ -44,16 +45,29 @@ _SENDER_TIMEOUT = 30.0
 _SENDER_CONCURRENCY = 4  # receivers are mailboxes and chats, which limit how fast messages may come
 
 
+CODE_PATIENCE = 60 * MICROS
+"""Time for which a process leaves what it lacks the code for to other processes."""
+
+
 class Digest:
-    """The sink of facts, and the chore that sends digests. It calls `on_messages` after writing messages."""
+    """The sink of facts, and the chore that sends digests. It calls `on_messages` after writing messages.
+
+    `has_code` says whether workflows are registered here: a server has none, and workers beside it have the channels.
+    """
 
     def __init__(
-        self, store: Store, channels: Channels, every: float, on_messages: Callable[[], None] = lambda: None
+        self,
+        store: Store,
+        channels: Channels,
+        every: float,
+        on_messages: Callable[[], None],
+        has_code: Callable[[], bool],
     ) -> None:
         self._store = store
         self._channels = channels
         self._every = int(every * MICROS)
         self._on_messages = on_messages
+        self._has_code = has_code
 
     async def deliver(self, message: Message) -> None:
         """Store the facts of a message, and send them if their lane is due."""
@@ -76,6 +90,11 @@ class Digest:
         given = message.payload
         channel = given.get("channel") if isinstance(given, dict) else None
         if not isinstance(channel, str) or not self._channels.knows(channel):
+            if not self._has_code():
+                raise ConfigurationError(
+                    f"channel {channel!r:.80} is unknown in this process, which has no workflow code: a worker that "
+                    "registers it with app.channel sends the message"
+                )
             log.info("message %s is for channel %r, which is not registered here", message.id, channel)
             return None
         facts = NotificationFacts(
@@ -123,6 +142,9 @@ class Digest:
         if facts.fingerprint and await self._store.is_muted(case.tenant, facts.fingerprint):
             read = []  # the lane is emptied, and no user is notified
         targets = self._channels.resolved([target for _, wanted, _ in read for target in wanted])
+        unknown = any(target.kind == CHANNEL_KIND for target in targets)
+        if unknown and self._store.now() - case.first_at < CODE_PATIENCE:
+            return None  # another process has the channel in its code; if none has, the delivery says so
         id = notifications.notification_id(case.tenant, case.lane, case.last)
         # A notice is stored after its event, and of a long lane only the newest notices were read.
         first_at = min(case.first_at, *(each.at for each, _, _ in read))

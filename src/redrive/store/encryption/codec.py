@@ -289,8 +289,8 @@ class Codec:
 
 
 def _tenant_of(value: Any, otherwise: str | None = None) -> str | None:
-    """Return the tenant of a record, of its run or of its lane; "" means no tenant."""
-    for holder in (value, getattr(value, "run", None), getattr(value, "case", None)):
+    """Return the tenant of a record, of its run, of its lane or of its audit line; "" means no tenant."""
+    for holder in (value, *(getattr(value, name, None) for name in ("run", "case", "audit"))):
         tenant: str | None = getattr(holder, "tenant", None)
         if tenant is not None:
             return tenant
