@@ -1,0 +1,16 @@
+"""Run all checks: `python run.py [URL] [--full]`."""
+
+from __future__ import annotations
+
+import child_letter
+import child_rollback
+import event_before_worker
+import kills
+import kit
+import one_key_one_event
+import wait_limit
+
+CHECKS = (event_before_worker, one_key_one_event, child_letter, child_rollback, kills, wait_limit)
+
+if __name__ == "__main__":
+    kit.main(*(each.check for each in CHECKS))

@@ -1,0 +1,121 @@
+"""The workflows that the checks use. Workers execute them; calls are noted in the folder `CHECK_FOLDER`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import redrive
+from redrive import ChildFailed, NonRetryable, Redrive, RetryPolicy
+
+FOLDER = Path(os.environ.get("CHECK_FOLDER", "."))
+ONCE = RetryPolicy(max_retries=0)
+
+app = Redrive(lease="2s", chores="200ms", hold="200ms", grace="5s")
+
+
+def note(call: str) -> None:
+    """Add a line to the list of calls. All processes append to one file."""
+    with (FOLDER / "calls").open("a") as calls:
+        calls.write(f"{call}\n")
+
+
+def list_calls(of: str) -> list[str]:
+    """Return the calls about one order, without its name."""
+    path = FOLDER / "calls"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [call.removesuffix(f" {of}") for call in lines if call.endswith(f" {of}")]
+
+
+@app.workflow(events={"approved": str})
+async def approve(order: str) -> str:
+    return await redrive.wait_for("approved", timeout="3d")
+
+
+@app.step(retry=ONCE)
+async def book(order: str) -> str:
+    note(f"book {order}")
+    if (FOLDER / "broken").exists():
+        raise ValueError("the carrier is closed")
+    return f"label of {order}"
+
+
+@app.step
+async def pay(order: str) -> str:
+    note(f"pay {order}")
+    return "paid"
+
+
+@app.workflow
+async def ship(order: str) -> str:
+    return await book(order)
+
+
+@app.workflow
+async def fulfil(order: str) -> str:
+    await pay(order)
+    return await ship.run(order)
+
+
+@app.workflow
+async def careful(order: str) -> str:
+    try:
+        return await ship.run(order)
+    except ChildFailed as error:
+        return f"{error.status} {error.category}"
+
+
+def reversible(name: str) -> Any:
+    """Register a step with a compensation; both note their calls."""
+
+    async def do(order: str) -> str:
+        note(f"{name} {order}")
+        return name
+
+    async def undo(order: str, result: str) -> None:
+        note(f"undo {name} {order}")
+
+    step = app.step(name=name)(do)
+    step.compensate(name=f"undo {name}")(undo)
+    return step
+
+
+flight, room, car = reversible("flight"), reversible("room"), reversible("car")
+
+
+@app.step
+async def visa(order: str) -> None:
+    note(f"visa {order}")
+    raise NonRetryable("refused")
+
+
+@app.workflow(rollback=True)
+async def stay(order: str) -> str:
+    return f"{await room(order)} and {await car(order)}"
+
+
+@app.workflow(rollback=True)
+async def travel(order: str) -> None:
+    await flight(order)
+    await stay.run(order)
+    await visa(order)
+
+
+@app.step
+async def double(number: int) -> int:
+    return 2 * number
+
+
+@app.workflow
+async def compute(number: int) -> int:
+    await redrive.sleep(0.1)
+    return await double(number)
+
+
+@app.workflow
+async def expect(number: int) -> list[int]:
+    """Wait for an event, for a child, and for another event."""
+    first = await redrive.wait_for("first", type=int)
+    doubled = await compute.run(number)
+    return [first, doubled, await redrive.wait_for("second", type=int)]
