@@ -27,8 +27,9 @@ if typing.TYPE_CHECKING:
     from redrive.errors import ChildFailed, NonRetryable, RedriveError, RetryAfter, RunFailed, StepFailed, WaitExpired
     from redrive.policy import Circuit, RetryPolicy
     from redrive.sinks import Message, Sink
-    from redrive.store.filters import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter
+    from redrive.store.filters import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter, TaskFilter
     from redrive.worker.context import (
+        ask,
         now,
         publish,
         random,
@@ -42,15 +43,14 @@ if typing.TYPE_CHECKING:
         wait_for,
         wait_for_any,
     )
-    from redrive.worker.waits import Event
+    from redrive.worker.waits import Answer, Event
 
 __all__ = [
-    "ApiCall", "AuditFilter", "Category", "ChildFailed", "Circuit", "CircuitFilter", "Event", "FailureEvent",
-    "LetterFilter", "Manual", "Message", "NonRetryable", "Notification", "Notify", "OutboxFilter", "Redrive",
-    "RedriveError",
-    "RetryAfter", "RetryPolicy", "Rule", "RunFailed", "RunFilter", "RunHandle", "Schedule", "Sink", "Sql",
-    "Start", "StepFailed", "WaitExpired", "now", "publish", "random", "receive", "run_info", "set_status", "sleep",
-    "step_info", "timeout", "uuid", "wait_for", "wait_for_any",
+    "Answer", "ApiCall", "AuditFilter", "Category", "ChildFailed", "Circuit", "CircuitFilter", "Event",
+    "FailureEvent", "LetterFilter", "Manual", "Message", "NonRetryable", "Notification", "Notify", "OutboxFilter",
+    "Redrive", "RedriveError", "RetryAfter", "RetryPolicy", "Rule", "RunFailed", "RunFilter", "RunHandle", "Schedule",
+    "Sink", "Sql", "Start", "StepFailed", "TaskFilter", "WaitExpired", "ask", "now", "publish", "random", "receive",
+    "run_info", "set_status", "sleep", "step_info", "timeout", "uuid", "wait_for", "wait_for_any",
 ]  # fmt: skip
 
 # Each name is imported at its first use. The command line needs few of them, and starts in a tenth of the time.
@@ -72,12 +72,31 @@ _HOMES = {
     ),
     "redrive.policy": ("Circuit", "RetryPolicy"),
     "redrive.sinks": ("Message", "Sink"),
-    "redrive.store.filters": ("AuditFilter", "CircuitFilter", "LetterFilter", "OutboxFilter", "RunFilter"),
+    "redrive.store.filters": (
+        "AuditFilter",
+        "CircuitFilter",
+        "LetterFilter",
+        "OutboxFilter",
+        "RunFilter",
+        "TaskFilter",
+    ),
     "redrive.worker.context": (
-        *("now", "publish", "random", "receive", "run_info", "set_status", "sleep", "step_info", "timeout", "uuid"),
+        *(
+            "ask",
+            "now",
+            "publish",
+            "random",
+            "receive",
+            "run_info",
+            "set_status",
+            "sleep",
+            "step_info",
+            "timeout",
+            "uuid",
+        ),
         *("wait_for", "wait_for_any"),
     ),
-    "redrive.worker.waits": ("Event",),
+    "redrive.worker.waits": ("Answer", "Event"),
 }
 
 

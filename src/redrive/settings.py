@@ -32,6 +32,10 @@ def letter_page_path(letter_id: str) -> str:
     return f"{PAGES_PREFIX}/admin/dlq/{letter_id}"
 
 
+def task_page_path(task_id: str) -> str:
+    return f"{PAGES_PREFIX}/tasks/{task_id}"
+
+
 def circuit_page_path(key: str) -> str:
     """Return the path of a circuit's page. The key may contain any character, so it is quoted."""
     return f"{PAGES_PREFIX}/circuits/one?key={quote(key, safe='')}"

@@ -42,6 +42,7 @@ from redrive.core.outcomes import (
     OpenEntry,
     Outcome,
     PlannedFollowUp,
+    QuestionAsked,
     RollbackEnded,
     RollbackRequested,
     RunIdle,
@@ -62,7 +63,9 @@ from redrive.core.outcomes import (
     WorkflowReturned,
 )
 from redrive.core.payload.plain import to_json_text
+from redrive.core.questions import Audience, Question
 from redrive.core.retry import RetryDecision, compute_backoff
+from redrive.core.roles import Role
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import (
     FINAL_RUN_STATUSES,
@@ -167,6 +170,12 @@ def parked(*, idle: bool, resumes: bool = False, noted: bool = False, made: int 
 
 def slept(*, idle: bool, delay: int = 60 * SECOND, run: RunView = RUN) -> SleepStarted:
     return SleepStarted(run=run, place=NAP, delay=delay, idle=idle, hold=5 * SECOND)
+
+
+def asked() -> QuestionAsked:
+    question = Question(text="Go?", schema="{}", audience=Audience(role=Role.ADMIN))
+    values = {"run": RUN, "place": WAIT, "delay": None, "input": "{}", "subjects": ("tk-1",), "kind": "task"}
+    return QuestionAsked(**values, seen=2, idle=True, hold=0, question=question)
 
 
 def awaited(*, idle: bool, hold: int = 5 * SECOND, delay: int | None = None) -> WaitStarted:
@@ -311,6 +320,7 @@ CASES = [
     Case("wakes", woke(resumes=True), ASLEEP, R.RUNNING, (DONE,)),
     Case("waits in every branch", RunIdle(run=RUN, delay=60 * SECOND, hold=SECOND), HELD, R.SLEEPING),
     Case("waits for an event while others go on", awaited(idle=False), HELD, None, (BEGUN,)),
+    Case("asks people", asked(), HELD, R.SLEEPING, (BEGUN,)),
     Case("waits for an event", awaited(idle=True), HELD, R.SLEEPING, (BEGUN,)),
     Case("waits for an event in the store", awaited(idle=True, hold=0, delay=SECOND), HELD, R.SLEEPING, (BEGUN,)),
     Case("gets its event", answered(resumes=True), ASLEEP, R.RUNNING, (DONE,)),

@@ -30,6 +30,7 @@ from redrive.core.outcomes import (
     ManualActionRequested,
     Outcome,
     PlannedFollowUp,
+    QuestionAsked,
     RollbackEnded,
     RollbackRequested,
     RunIdle,
@@ -49,6 +50,7 @@ from redrive.core.outcomes import (
     WorkflowFailed,
     WorkflowReturned,
 )
+from redrive.core.questions import Audience, Question
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, EventUse, StatusNoteWrite
@@ -98,6 +100,10 @@ ANSWERED = WaitAnswered(run=RUN, place=CHARGE, done=1, input="{}", output=BAD, u
 CHILD_FAILED = WaitFailed(run=RUN, place=CHARGE, done=1, input="{}", ending=ESCAPED.ending)
 SET_ASIDE = EventsRefused(run=RUN, place=CHARGE, uses=(EventUse(seq=1, index=2, refused=BAD),))
 STATUS = StatusNoted(run=RUN, note=StatusNoteWrite(text=BAD, data=BAD))
+ASKED = QuestionAsked(
+    run=RUN, place=CHARGE, delay=1, input=BAD, subjects=("tk-1",), seen=0, idle=True, hold=0, kind="task",
+    question=Question(text=BAD, schema="{}", audience=Audience()),
+)  # fmt: skip
 UNDOING = replace(RUN, undoing=True)
 REFUND = EntryRef(9, "/charge#0/refund#2", EntryKind.UNDO, "refund")
 PLANNED = FollowUpsPlanned(run=UNDOING, plan=(PlannedFollowUp(place=REFUND, input=BAD, options="{}"),))
@@ -123,7 +129,7 @@ WITHOUT_USERS_DATA: list[Outcome] = [
     LetterReopened(run=RUN, letter="dl-run7", status=LetterStatus.IGNORED, ended=RunStatus.FAILED, by="ada"),
 ]
 WITH_USERS_DATA: list[Outcome] = [RETURNED, RAISED, BEGAN, PARKED, NOTED, ENDED, ESCAPED, PLANNED, HANDED, UNDONE]
-WITH_USERS_DATA += [ANSWERED, CHILD_FAILED, SET_ASIDE, STATUS]
+WITH_USERS_DATA += [ANSWERED, ASKED, CHILD_FAILED, SET_ASIDE, STATUS]
 
 
 def name(outcome: Outcome) -> str:

@@ -25,6 +25,13 @@ async def remind(to: str = "") -> None:
     return None
 
 
+@app.workflow
+async def refund(name: str = "jo", cents: int = 40) -> str:
+    shown = {"name": name, "api_key": "k3y-s3cr3t"}
+    asked = redrive.ask(f"Refund {cents} to {name}?", options=["approve", "reject"], show=shown, to="ADMIN")
+    return str((await asked).value)
+
+
 @app.step
 async def reserve(order: str) -> str:
     return f"reserved {order}"

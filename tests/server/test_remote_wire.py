@@ -17,6 +17,8 @@ from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
 from redrive.core.journal import EntryRow
 from redrive.core.outcomes import EntryRef, Outcome, RunView
+from redrive.core.questions import Audience, PlannedStep, Question
+from redrive.core.roles import Role
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, EventUse, MessageWrite, NewRun, StatusNoteWrite
@@ -26,6 +28,7 @@ from redrive.remote.backend import RemoteClock
 from redrive.store.children import AwaitedRun, Child, RunEnd
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest, SuccessCount
 from redrive.store.events import EventRow, Mailbox
+from redrive.store.questions import AskedQuestion, RecordedAnswer
 from redrive.store.runs import AttemptRow, StartResult
 from redrive.store.workers import Catalogue, CatalogueItem, ClaimedRun, ClaimResult, Lane
 from redrive.worker.backend import RollbackCause
@@ -56,6 +59,13 @@ MESSAGE = MessageWrite(
 OUTCOMES: list[Outcome] = [
     outcomes.WaitStarted(
         run=VIEW, place=AT, delay=5, input="{}", subjects=("paid",), seen=1, idle=True, hold=9
+    ),
+    outcomes.QuestionAsked(
+        run=VIEW, place=AT, delay=5, input="{}", subjects=("tk-1",), seen=1, idle=True, hold=9, kind="task",
+        question=Question(
+            text="Go?", schema='{"enum":["yes"]}', audience=Audience(role=Role.ADMIN, people=("ann@example.org",)),
+            shown="{}", apart_from=("bob",), plan=(PlannedStep(after=3, to=Audience(role=Role.OWNER)),), notify="ops",
+        ),
     ),
     outcomes.WaitAnswered(
         run=VIEW, place=AT, done=4, input="{}", output="1", uses=(EventUse(seq=2, index=2),), resumes=True
@@ -150,6 +160,12 @@ RECORDS: dict[str, Any] = {
     "mailbox": wire.MailboxReply(mailbox=Mailbox(2, 3, (EventRow(2, 5, "acme", "paid", "k", "ann", "1"),))),
     "awaited": wire.AwaitedCall(run_id="run-9", ends=True, undo=True),
     "awaiting": wire.AwaitedReply(awaited=AwaitedRun(wakeups=2, fence=3, end=END)),
+    "ask": wire.AskedCall(index=2),
+    "asked": wire.AskedReply(
+        asked=AskedQuestion(
+            wakeups=2, fence=3, answer=RecordedAnswer(tenant="acme", by="ann", at=5, answer='"yes"', note="fine")
+        )
+    ),
     "wakeups": wire.WakeupsCall(runs=(7,)),
     "woken": wire.WakeupsReply(wakeups=((7, 2),)),
     "start": wire.StartCall(runs=[NEW], claim=True),

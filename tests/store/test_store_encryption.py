@@ -20,8 +20,9 @@ from store_kit import DAY, HandClock, Kit, becomes, ends_in_letter, entry, faile
 from redrive.core import transitions as written
 from redrive.core.idempotency import payload_hash
 from redrive.core.journal import Journal
+from redrive.core.questions import QuestionKind
 from redrive.core.states import RunStatus, StepStatus
-from redrive.core.transitions import EventUse, StatusNoteWrite
+from redrive.core.transitions import AuditWrite, EventUse, QuestionWrite, StatusNoteWrite
 from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.record_fields import field_names, replace
 from redrive.store import (
@@ -35,6 +36,7 @@ from redrive.store import (
     open_store,
     outbox,
     outbox_claims,
+    questions,
     runs,
     settings,
     stats,
@@ -58,6 +60,7 @@ from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.letters import Triage
 from redrive.store.notifications import LaneNotification, NewNotice, NewNotification, NotificationFilter, RuleRow
 from redrive.store.port import Store
+from redrive.store.questions import GivenAnswer
 from redrive.store.settings import NewView
 
 SEALED = {**WRITTEN_PAYLOADS, **READ_PAYLOADS}
@@ -164,6 +167,9 @@ FIGURES = {("StoreStats", name) for name in ("due", "overdue", "workers")}
 SCHEDULED = {(record, name) for record in ("NewSchedule", "ScheduleRow") for name in ("expression", "zone", "last_run")}
 CLEAR_HERE = {(record, "reason") for record in PEOPLES} | FIGURES | SCHEDULED
 CLEAR_HERE |= {(record, "list") for record in ("NewView", "ViewKey", "ViewRow")}
+ASKED = {"QuestionWrite": "role people apart_from plan notify", "QuestionStep": "role people plan"}
+ASKED["QuestionRow"] = ASKED["QuestionWrite"] + " answered_by replaces"
+CLEAR_HERE |= {(record, name) for record, names in ASKED.items() for name in names.split()}
 CLEAR_HERE |= {("Receipt", "digest"), ("Receipt", "make_answer")}  # `ReceiptWrite` is what is stored
 CLEAR_HERE |= {("Bundle", "sinks"), ("PurgeRequest", "keeps"), ("DeliveryRow", "behind"), ("Rate", "unit")}
 NOT_STORED = {"redrive.store.list_query", "redrive.reasons.reason", "redrive.core.run_options", "redrive.core.schedule"}
@@ -178,8 +184,8 @@ OPENED_APART = {"ClaimResult", "ClaimedRun", "StartResult"}
 
 def records() -> list[type[Any]]:
     nouns = (
-        *(audit, bulk, children, chores, circuits, groups, letters, outbox, outbox_claims, runs, settings, stats),
-        *(workers, written),
+        *(audit, bulk, children, chores, circuits, groups, letters, outbox, outbox_claims, questions),
+        *(runs, settings, stats, workers, written),
     )
     found = {name: value for module in nouns for name, value in vars(module).items() if name[0] != "_"}
     kept = [
@@ -296,6 +302,15 @@ async def live(kit: Kit) -> Any:
     )
     assert await kit.store.send(event) is not None
     await kit.store.apply([writes(run, uses=(EventUse(seq=1, index=0, refused=text),))], worker=worker)
+    asked = QuestionWrite(
+        public_id="tk-1", index=1, key="k", run_id=run.public_id, workflow=run.workflow, kind=QuestionKind.ASK,
+        question=text, shown=text, schema=text,
+    )  # fmt: skip
+    await kit.store.apply([writes(run, questions=(asked,))], worker=worker)
+    line = AuditWrite(event="task.answered", tenant=run.tenant, by="ann", subject="tk-1")
+    assert await kit.store.answer_question(
+        GivenAnswer(public_id="tk-1", tenant=run.tenant, by="ann", answer=text, note=text, audit=line)
+    )
     await kit.store.put_sinks([sink()])
     assert (await kit.store.apply([begun], worker=worker))[0].kept
     (claimed,) = (await kit.store.claim_deliveries("s", limit=1, lease=DAY)).items
@@ -344,6 +359,10 @@ async def test_no_payload_is_stored_in_clear_and_each_is_returned(open_kit: Any)
     plain = open_kit(None)
     assert SECRET not in repr(await plain.everything(run))
     row, journal, attempts, its_letter = await kit.everything(run)
+    asked, answer = await kit.store.question("tk-1"), (await kit.store.asked_question(run.id, 1)).answer
+    assert {asked.question, asked.shown, asked.schema, asked.answer, asked.note, answer.answer, answer.note} == {
+        f'{{"why":"{SECRET}"}}'
+    }
     assert (row.input, row.output, row.failure) == (f'"{SECRET}"', *[f'{{"why":"{SECRET}"}}'] * 2)
     assert SECRET in journal[0].heartbeat
     assert all(SECRET in each.input for each in journal)
@@ -526,8 +545,8 @@ async def test_reencrypting_goes_from_clear_to_a_key_to_another_and_back(open_ki
     before = await open_kit(None).everything(run)
     for keys in (ring(OLD), ring(NEW, OLD), ring(NEW).read_only()):
         report = await rewritten(open_kit(None), keys, batch=2)
-        assert report.rewritten == 12 + apart(open_kit(None)), (
-            "1 input, 1 result, 3 entries, 1 attempt, 1 letter, 1 key, 1 message, 1 delivery, 1 event, 1 status"
+        assert report.rewritten == 13 + apart(open_kit(None)), (
+            "1 input, 1 result, 3 entries, 1 attempt, 1 letter, 1 key, 1 message, 1 delivery, 1 event, 1 status, 1 task"
         )
         assert (report.busy, report.unreadable) == (0, {})
         assert await keys_of(open_kit(None)) == {keys.writes or "in clear"}
@@ -553,7 +572,7 @@ async def test_an_interrupted_reencryption_is_completed_by_the_next(open_kit: An
     await texts.close()
     assert len(await keys_of(open_kit(None))) == 2
     assert await open_kit(ring(NEW, OLD)).everything(run) == before
-    assert (await rewritten(open_kit(None), ring(NEW, OLD))).rewritten == 9 + apart(open_kit(None))
+    assert (await rewritten(open_kit(None), ring(NEW, OLD))).rewritten == 10 + apart(open_kit(None))
     assert await keys_of(open_kit(None)) == {ring(NEW).writes}
 
 

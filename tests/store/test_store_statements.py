@@ -83,6 +83,7 @@ TOGETHER = {
         "fences", "open_attempt", "change_run", "clear_suspicion", "set_version", "put_result",
         "put_entry", "close_entries", "put_attempt", "put_letter",
         "expired_wait", "drop_waits", "end_wait", "put_wait", "use_event", "put_note", "waiting_for",
+        "put_question", "end_question", "withdraw_questions",
     },
     "send_event": {"receiver", "event_of_key", "unread_size", "put_event", "event_wait", "wake_run"},
     "apply_with_rest": {

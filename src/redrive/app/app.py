@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from redrive.desk.saga import Ledger
     from redrive.desk.saved_views import SavedViews
     from redrive.desk.settings import Policies, Schedules, Workflows
+    from redrive.desk.tasks import Tasks
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -449,6 +450,11 @@ class Redrive:
     async def saga(self, run_id: str, *, tenant: str | None = None) -> Ledger:
         """Return the rollback of a run: the state of each compensation, with methods to resume, skip or mark them."""
         return await self.runtime.sagas.get(run_id, tenant=tenant)
+
+    @property
+    def tasks(self) -> Tasks:
+        """Tasks of people: list, get, answer, assign, comment."""
+        return self.runtime.tasks
 
     @property
     def outbox(self) -> Outbox:

@@ -69,6 +69,7 @@ class RemoteRuntime(RuntimeBase):
         self.remote = remote = Remote(settings.url, self._token, app.registered_steps)
         self.runs, self.dlq, self.starter = remote.make_runs(_SendingRuns), remote.dlq, remote.starter
         self.sagas = _RemoteSagas(remote)
+        self.tasks = remote.tasks
         self.policies, self.circuits, self.outbox = remote.policies, remote.circuits, remote.outbox
         self.audit, self.notifications, self.schedules = remote.audit, remote.notifications, remote.schedules
         self.views, self.workflows, self.sinks = remote.views, remote.workflows, remote.sinks

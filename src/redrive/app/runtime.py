@@ -37,6 +37,7 @@ from redrive.desk.runs import Runs, RunStarter
 from redrive.desk.saga import Sagas
 from redrive.desk.saved_views import SavedViews
 from redrive.desk.settings import Policies, Schedules, Workflows
+from redrive.desk.tasks import Tasks
 from redrive.desk.validation import PayloadChecker
 from redrive.errors import ConfigurationError
 from redrive.notify.digest import SENDER_SINKS
@@ -81,6 +82,7 @@ class Desk(msgspec.Struct, frozen=True, kw_only=True):
     runs: Runs
     dlq: DeadLetters
     sagas: Sagas
+    tasks: Tasks
     policies: Policies
     circuits: Circuits
     outbox: Outbox
@@ -202,6 +204,7 @@ class Runtime(RuntimeBase):
         self.runs = desk.runs
         self.dlq = desk.dlq
         self.sagas = desk.sagas
+        self.tasks = desk.tasks
         self.policies = desk.policies
         self.circuits = desk.circuits
         self.outbox = desk.outbox
@@ -216,6 +219,7 @@ class Runtime(RuntimeBase):
         self.purger = self.new_purger(store)
         self.group_aggregator = chores.GroupAggregator(store)
         self.letter_escalator = self.new_letter_escalator(store)
+        self.task_escalator = self.new_task_escalator(store)
         self.replay_counter = chores.ReplayCounter(store)
         self.bulk_worker = self.new_bulk_worker(store)
         self.circuit_updater = self.new_circuit_updater(store)
@@ -282,6 +286,10 @@ class Runtime(RuntimeBase):
         """Return the chore that escalates dead letters that are open for too long."""
         return chores.LetterEscalator(store, self.clock, self._app.settings, self.wake_all_relays)
 
+    def new_task_escalator(self, store: Store) -> chores.TaskEscalator:
+        """Return the chore that reminds of open tasks and escalates them."""
+        return chores.TaskEscalator(store, self.wake_all_relays)
+
     def desk(self, store: DeskStore, clock: Clock, caller: Caller | None = None) -> Desk:
         """Return the operations of users, on the store or on a view of it; a caller over HTTP may see less."""
         presenter = Presenter(self._redactor, stacks=caller is None or caller.sees_stacks)
@@ -311,6 +319,7 @@ class Runtime(RuntimeBase):
                 self._app.channels.knows,
             ),
             sagas=Sagas(store, presenter, replayer),
+            tasks=Tasks(store, clock, presenter, self._make_checker(store), replayer, caller),
             policies=Policies(store, clock),
             circuits=Circuits(store, clock, self.learn_circuit),
             outbox=Outbox(store, clock, presenter, self.wake_all_relays),
@@ -444,7 +453,7 @@ class Runtime(RuntimeBase):
         clock, bulk = self.clock, self.bulk_worker
         often = (
             *(self.notification_chore, self.reaper, self.group_aggregator, self.replay_counter),
-            *(self.circuit_updater, self.scheduler, self.child_updater),
+            *(self.circuit_updater, self.scheduler, self.child_updater, self.task_escalator),
         )
         loops = [chores.run_every(interval, chore.run_once, clock) for chore in often]
         seldom = interval * _SLOW_CHORE_FACTOR

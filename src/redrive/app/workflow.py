@@ -339,6 +339,8 @@ class Workflow(Generic[P, R, T]):
         inherited: dict[str, Any] = {"tenant": execution.claimed.tenant, "correlation_id": execution.correlation_id}
         if own.priority:
             inherited["priority"] = own.priority
+        # The person behind the parent, so that four eyes hold in its children, too.
+        inherited["started_by"] = own.started_by or f"run:{execution.claimed.public_id}"
 
         async def start_child(start: Start, key: str) -> str:
             keyed = start.options.get("idempotency_key") is not None
@@ -401,6 +403,7 @@ class Workflow(Generic[P, R, T]):
         start = Start((), schedule.input_at(at), {"tenant": schedule.tenant})
         with self._app.runtime.starting(self.name) as trace:
             run = self._make_new_run(start, trace, self._app.runtime.now())
+        run = replace(run, options=add_option(run.options, "started_by", f"schedule:{schedule.name}"))
         return new_run.set_schedule_key(run, schedule.name, at, 2 * schedule.catch_up)
 
     def startable(self) -> StartableWorkflow:

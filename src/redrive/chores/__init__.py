@@ -16,6 +16,7 @@ from redrive.chores.maintenance import (
 from redrive.chores.reap import Reaper
 from redrive.chores.relay import Relay, RelayForwarder
 from redrive.chores.schedule import Scheduler, WorkflowSchedule
+from redrive.chores.tasks import TaskEscalator
 
 __all__ = [
     "ChildUpdater",
@@ -28,6 +29,7 @@ __all__ = [
     "Relay",
     "RelayForwarder",
     "Scheduler",
+    "TaskEscalator",
     "UnclaimableRunMonitor",
     "WorkflowSchedule",
     "run_every",

@@ -13,7 +13,7 @@ from typing import assert_never
 
 from redrive.core import decide_run, decide_step, decide_wait, outcomes
 from redrive.core.failure_handlers import add_handler_runs
-from redrive.core.notifications import add_notifications
+from redrive.core.notifications import add_notifications, announce_question
 from redrive.core.notify_rules import NotifyRule
 from redrive.core.outcomes import Outcome
 from redrive.core.transitions import Transition
@@ -45,6 +45,8 @@ def decide(
             return decide_step.start_sleep(outcome)
         case outcomes.SleepEnded():
             return decide_step.end_sleep(outcome)
+        case outcomes.QuestionAsked():
+            return announce_question(decide_wait.ask_question(outcome), outcome.run, notify, now)
         case outcomes.WaitStarted():
             return decide_wait.start_wait(outcome)
         case outcomes.WaitAnswered():
@@ -70,7 +72,7 @@ def decide(
         case outcomes.FollowUpsPlanned():
             return decide_run.record_plan(outcome)
         case outcomes.ManualActionRequested():
-            return decide_run.request_manual_action(outcome)
+            return announce_question(decide_run.request_manual_action(outcome), outcome.run, notify, now)
         case outcomes.ChildAwaited():
             return decide_wait.await_child(outcome)
         case outcomes.ChildUndone():

@@ -16,7 +16,9 @@ from redrive.core.failure import Failure, compute_fingerprint
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
 from redrive.core.idempotency import keyed_payload_hash, letter_id
 from redrive.core.outcomes import RunView
+from redrive.core.questions import ManualAnswer, QuestionKind, task_id
 from redrive.core.retry import compute_backoff
+from redrive.core.roles import Permission, find_lowest_role
 from redrive.core.run_options import StepOptions
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transition_build import (
@@ -153,7 +155,20 @@ def request_manual_action(outcome: outcomes.ManualActionRequested) -> Transition
     """Suspend a rollback until a user confirms that the action is done."""
     entry = build_entry(outcome.place, StepStatus.RUNNING, output=json.dumps(outcome.instructions))
     change = RunWrite(status=RunStatus.COMPENSATING, take=True, diverged=False)
-    return build_transition(outcome.run, entry, progress=True, change=change)
+    decided = build_transition(outcome.run, entry, progress=True, change=change)
+    run, place = outcome.run, outcome.place
+    question = transitions.QuestionWrite(
+        public_id=task_id(run.public_id, place.index),
+        index=place.index,
+        key=place.key,
+        run_id=run.public_id,
+        workflow=run.workflow,
+        kind=QuestionKind.MANUAL,
+        question=outcome.instructions,
+        schema=json.dumps({"enum": list(ManualAnswer)}),
+        role=find_lowest_role(Permission.DECIDE).value,
+    )
+    return replace(decided, questions=(question,))
 
 
 def roll_back_child(outcome: outcomes.RollbackRequested) -> Transition:
@@ -382,6 +397,7 @@ def replace_refused(outcome: outcomes.Outcome, refusal: str) -> outcomes.Outcome
             return replace(outcome, instructions="the instructions cannot be shown: see the input of the step")
         case (
             outcomes.ValueRecorded()
+            | outcomes.QuestionAsked()
             | outcomes.WaitAnswered()
             | outcomes.WaitFailed()
             | outcomes.WorkflowReturned()

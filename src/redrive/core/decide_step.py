@@ -11,6 +11,7 @@ from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, choose_letter_code
 from redrive.core.payload.plain import to_json_text
+from redrive.core.questions import QuestionStatus
 from redrive.core.retry import RetryDecision, decide_retry
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transition_build import (
@@ -22,7 +23,7 @@ from redrive.core.transition_build import (
     resume_run,
     suspend_run,
 )
-from redrive.core.transitions import AttemptEnd, AttemptWrite, CircuitSampleWrite, RunWrite, Transition
+from redrive.core.transitions import AttemptEnd, AttemptWrite, CircuitSampleWrite, QuestionEnd, RunWrite, Transition
 from redrive.duration import MICROS, to_micros
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
@@ -147,7 +148,10 @@ def cancel_entry(outcome: outcomes.EntryCancelled) -> Transition:
     decided = build_transition(
         outcome.run, entry, progress=True, change=change, samples=_collect_circuit_samples(outcome)
     )
-    return replace(decided, ended_waits=(entry.index,)) if entry.kind is EntryKind.WAIT else decided
+    if entry.kind is not EntryKind.WAIT:
+        return decided
+    withdrawn = QuestionEnd(index=entry.index, status=QuestionStatus.WITHDRAWN)
+    return replace(decided, ended_waits=(entry.index,), question_ends=(withdrawn,))
 
 
 def record_value(outcome: outcomes.ValueRecorded) -> Transition:

@@ -1,4 +1,4 @@
-"""Decisions about waits for events and runs, and about the status that the code of a run sets."""
+"""Decisions about waits for events, runs and people, and about the status that the code of a run sets."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from redrive.core import outcomes
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode
+from redrive.core.payload.plain import to_json_text
+from redrive.core.questions import QuestionKind, QuestionStatus, encode_plan, task_id
 from redrive.core.states import StepStatus
 from redrive.core.transition_build import build_entry, build_transition, resume_run, suspend_run
-from redrive.core.transitions import Transition, WaitWrite
+from redrive.core.transitions import QuestionEnd, QuestionWrite, Transition, WaitWrite
 from redrive.core.waits import RUN_KIND
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
@@ -29,6 +31,30 @@ def start_wait(outcome: outcomes.WaitStarted) -> Transition:
     return replace(decided, waits=waits)
 
 
+def ask_question(outcome: outcomes.QuestionAsked) -> Transition:
+    """Record the start of a wait for a person, together with the question."""
+    run, place, asked = outcome.run, outcome.place, outcome.question
+    question = QuestionWrite(
+        public_id=task_id(run.public_id, place.index),
+        index=place.index,
+        key=place.key,
+        run_id=run.public_id,
+        workflow=run.workflow,
+        kind=QuestionKind.ASK,
+        question=asked.text,
+        schema=asked.schema,
+        role=None if asked.audience.role is None else asked.audience.role.value,
+        people=to_json_text(asked.audience.people),
+        apart_from=to_json_text(asked.apart_from),
+        shown=asked.shown,
+        due_in=outcome.delay,
+        next_in=asked.plan[0].after if asked.plan else None,
+        plan=encode_plan(asked.plan),
+        notify=asked.notify,
+    )
+    return replace(start_wait(outcome), questions=(question,))
+
+
 def answer_wait(outcome: outcomes.WaitAnswered) -> Transition:
     """Record the answer of a wait. Taking the events is part of it, so no second wait can take them."""
     entry = build_entry(
@@ -46,11 +72,12 @@ def expire_wait(outcome: outcomes.WaitTimedOut) -> Transition:
     change = resume_run(outcome.run, outcome.resumes)
     decided = build_transition(outcome.run, entry, progress=True, change=change)
     index = outcome.place.index
-    return replace(decided, ended_waits=(index,), expires=(index, outcome.seen))
+    expired = QuestionEnd(index=index, status=QuestionStatus.EXPIRED)
+    return replace(decided, ended_waits=(index,), expires=(index, outcome.seen), question_ends=(expired,))
 
 
 def fail_wait(outcome: outcomes.WaitFailed) -> Transition:
-    """Record that the run which the wait was for ended without a result."""
+    """Record that the run which the wait was for ended without a result, or that an answer is unusable."""
     failure = outcome.ending.to_json()
     entry = build_entry(outcome.place, StepStatus.FAILED, done=outcome.done, input=outcome.input, failure=failure)
     change = resume_run(outcome.run, outcome.resumes)
@@ -70,6 +97,16 @@ def finish_child(outcome: outcomes.ChildUndone) -> Transition:
     entry = build_entry(outcome.place, status, attempt=attempt, output=outcome.output)
     decided = build_transition(outcome.run, entry, progress=True)
     return replace(decided, ended_waits=(entry.index,))
+
+
+def build_answer_failure(place: outcomes.EntryRef, by: str, why: Reason) -> FailureReason:
+    """Return the failure of a wait whose answer fits the form and not the type."""
+    reason = Reason(ReasonCode.ANSWER_UNUSABLE, by=by, why=why)
+    failure = Failure.of(Category.VALIDATION, str(reason), error_type="redrive.errors.PayloadError")
+    return FailureReason(
+        failure=failure, code=LetterCode.VALIDATION_FAILED, reason=reason, step=place.name, step_index=place.index,
+        attempts=1,
+    )  # fmt: skip
 
 
 def build_wait_failure(place: outcomes.EntryRef, limit: int) -> FailureReason:

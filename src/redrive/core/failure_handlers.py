@@ -18,7 +18,7 @@ from redrive.core.idempotency import handler_run_id
 from redrive.core.json_schema import is_deeper
 from redrive.core.new_run import extract_index_values
 from redrive.core.outcomes import RunView
-from redrive.core.run_options import OnFailure, RunOptions, add_trace
+from redrive.core.run_options import OnFailure, RunOptions, add_option, add_trace
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
 from redrive.duration import to_datetime
@@ -76,12 +76,13 @@ def add_handler_runs(decided: Transition, run: RunView, now: int) -> Transition:
     started, trace = [], run.options.trace
     for handler in rules.handlers:
         text = f"{{{json.dumps(handler.parameter)}:{event}}}"
+        options = handler.options if trace is None else add_trace(handler.options, trace)
         new = NewRun(
             public_id=handler_run_id(run.public_id, run.fence, handler.workflow, now),
             tenant=run.tenant,
             workflow=handler.workflow,
             input=text,
-            options=handler.options if trace is None else add_trace(handler.options, trace),
+            options=add_option(options, "started_by", run.options.started_by or f"run:{run.public_id}"),
             queue=rules.queue or run.queue,
             timeout=handler.timeout,
             correlation_id=run.correlation_id or run.public_id,

@@ -24,7 +24,7 @@ _SNAPSHOT_OPTIONS = frozenset({"retry", "step_timeout", "heartbeat_timeout", "on
 
 START_OPTIONS = _SNAPSHOT_OPTIONS | {
     *("tenant", "idempotency_key", "delay", "deadline", "timeout", "priority", "queue", "correlation_id"),
-    "on_parent_end",
+    *("on_parent_end", "started_by"),
 }
 """The options of `start`. No parameter of a workflow may have one of these names, or `on_letter`."""
 
@@ -81,6 +81,8 @@ def build_new_run(
         encoded = _build_snapshot(workflow.options, options).to_json()
     if priority:
         encoded = add_option(encoded, "priority", priority)
+    if (started_by := options.get("started_by")) is not None:
+        encoded = add_option(encoded, "started_by", check_name("started_by", started_by, ""))
     timeout = workflow.timeout if options.get("timeout") is None else read_time_limit("timeout", options["timeout"])
     # Not more than 15 keyword arguments: Python passes more as a dict, which takes several times as long.
     run = NewRun(

@@ -16,7 +16,7 @@ from redrive.record_fields import as_dict, field_names
 
 _COPIED_FIELDS = (  # fields that a notification has unchanged
     *("event", "tenant", "workflow", "run_id", "category", "code", "fingerprint", "attempts"),
-    *("correlation_id", "trace_id"),
+    *("correlation_id", "trace_id", "task"),
 )
 _MAX_SUBJECT_LENGTH = 150
 
@@ -25,11 +25,12 @@ _MAX_SUBJECT_LENGTH = 150
 class Notification:
     """A notification as a mail, a chat or the inbox shows it. Secrets in it are hidden.
 
-    `event` is `first_failure`, `retries_exhausted`, `dead_letter`, `circuit_opened` or `message`. `count` is the
+    `event` is `first_failure`, `retries_exhausted`, `dead_letter`, `circuit_opened`, `escalated`, `task_opened`,
+    `task_due`, `task_escalated` or `message`. `count` is the
     number of events since the last notification, and `first_at` the time of the first; all other fields are about
     the newest one. `next` is what happens next, and `next_at` when. `url` is the page of the dashboard about the
-    event, if `REDRIVE_BASE_URL` is set. `subject` is the name of a circuit, or the subject of a message from
-    workflow code, whose body is `text`.
+    event, if `REDRIVE_BASE_URL` is set. `subject` is the name of a circuit, the people whom a task is for, or the
+    subject of a message from workflow code. `text` is the body of that message, or the question of a task.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Notification:
     next: str
     next_at: str
     letter: str
+    task: str
     correlation_id: str
     trace_id: str
     url: str
@@ -135,6 +137,12 @@ def _render_headline(notification: Notification) -> str:
             return f"circuit {notification.subject} is open{times}"
         case NotificationEvent.ESCALATED:
             return f"{notification.workflow}: a failure was escalated to {notification.subject}{times}"
+        case NotificationEvent.TASK_OPENED:
+            return f"{notification.workflow} waits for an answer from {notification.subject}"
+        case NotificationEvent.TASK_DUE:
+            return f"{notification.workflow}: a task expires soon"
+        case NotificationEvent.TASK_ESCALATED:
+            return f"{notification.workflow}: a task is open and now also for {notification.subject}"
         case _:
             return f"{notification.workflow} failed{at}{f'{times} with the same cause' if times else ''}"
 
@@ -145,6 +153,8 @@ def _render_facts(notification: Notification) -> str:
     link = notification.url
     if not link and notification.letter:
         link = f"redrive dlq show {notification.letter}"
+    elif not link and notification.task:
+        link = f"redrive tasks show {notification.task}"
     elif not link:
         link = f"redrive runs show {notification.run_id}" if notification.run_id else "redrive circuits list"
     tried = f" (attempt {notification.attempts})" if notification.attempts > 1 else ""
@@ -154,6 +164,8 @@ def _render_facts(notification: Notification) -> str:
         "Step": notification.step + tried if notification.step else "",
         "Escalated to": notification.subject if notification.event == NotificationEvent.ESCALATED else "",
         "Circuit": notification.subject if notification.event == NotificationEvent.CIRCUIT_OPENED else "",
+        "Question": notification.text if notification.task else "",
+        "Task for": notification.subject if notification.task else "",
         "Error": notification.error,
         "Next": following,
         "Link": link,

@@ -17,7 +17,7 @@ from redrive.core.audit import AuditEvent
 from redrive.core.failure import Failure, compute_fingerprint
 from redrive.core.failure_reason import FailureReason
 from redrive.core.idempotency import encode_key, payload_hash
-from redrive.core.notify_rules import NotificationEvent, NotifyRule, NotifyTarget
+from redrive.core.notify_rules import CHANNEL_KIND, NotificationEvent, NotifyRule, NotifyTarget
 from redrive.core.outcomes import AttemptFailed, LetterClosed, Outcome, RunView
 from redrive.core.redact import MASK
 from redrive.core.run_options import trace_id
@@ -26,7 +26,7 @@ from redrive.core.transitions import MessageWrite, Transition
 from redrive.duration import FOREVER, MICROS, to_datetime
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import field_names, replace
-from redrive.settings import letter_page_path, run_page_path
+from redrive.settings import letter_page_path, run_page_path, task_page_path
 
 NOTIFICATION_TOPIC = "redrive.notices"
 """The topic of messages that carry facts."""
@@ -40,7 +40,7 @@ class NotificationFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `error` is the text of the failure, and `why` the reason if the engine has one instead. `path` is the page of the
     dashboard about the event. `subject` and `text` are the message of workflow code; `subject` is also the name of
-    a circuit.
+    a circuit, or the people who are asked. `task`: the task of a question, whose text is `text`.
     """
 
     event: str
@@ -57,6 +57,7 @@ class NotificationFacts(msgspec.Struct, frozen=True, kw_only=True):
     next: Reason | None = None
     next_at: int | None = None
     letter: str | None = None
+    task: str = ""
     correlation_id: str = ""
     trace_id: str = ""
     at: int = 0
@@ -148,6 +149,74 @@ def add_notifications(
         if rule.wants(NotificationEvent(facts.event))
     ]
     return replace(decided, messages=(*decided.messages, *messages)) if messages else decided
+
+
+class OpenQuestion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The facts about an open question that its notifications tell. `audience`: the people who are asked, as text."""
+
+    task: str
+    tenant: str
+    workflow: str
+    run_id: str
+    text: str
+    audience: str
+    correlation_id: str
+    channel: str | None = None
+    due_at: int | None = None
+
+
+def build_question_message(
+    event: NotificationEvent, question: OpenQuestion, rule: NotifyRule, now: int, number: int = 0
+) -> MessageWrite | None:
+    """Return the message about an event of a question, None if nothing wants it. `number` tells its events apart."""
+    targets = rule.targets if rule.wants(event) else ()
+    if question.channel is not None:
+        targets = (*targets, NotifyTarget(kind=CHANNEL_KIND, to=question.channel))
+    if not (rule.wants(event) or targets):
+        return None
+    facts = NotificationFacts(
+        event=event.value,
+        tenant=question.tenant,
+        workflow=question.workflow,
+        run_id=question.run_id,
+        fingerprint=f"{event.value} {question.task} {number}",  # each is sent alone: it asks for one answer
+        next=None if question.due_at is None else Reason(ReasonCode.NEXT_TASK_EXPIRES),
+        next_at=question.due_at,
+        task=question.task,
+        correlation_id=question.correlation_id,
+        at=now,
+        path=task_page_path(question.task),
+        subject=question.audience,
+        text=question.text,
+    )
+    return MessageWrite(
+        public_id=f"ntc-{question.task}-{event.value}-{number}",
+        topic=NOTIFICATION_TOPIC,
+        payload=encode_facts(facts, replace(rule, targets=targets, app=rule.app and rule.wants(event))),
+        run_id=question.run_id,
+        correlation_id=question.correlation_id,
+    )
+
+
+def announce_question(decided: Transition, run: RunView, rule: NotifyRule | None, now: int) -> Transition:
+    """Add the notification about a question that a transition asks."""
+    if rule is None:
+        return decided
+    (asked,) = decided.questions
+    role, people = asked.role, json.loads(asked.people)
+    question = OpenQuestion(
+        task=asked.public_id,
+        tenant=run.tenant,
+        workflow=run.workflow,
+        run_id=run.public_id,
+        text=asked.question,
+        audience=", ".join([*([role] if role else []), *people]),
+        correlation_id=run.correlation_id or run.public_id,
+        channel=asked.notify,
+        due_at=None if asked.due_in is None else now + asked.due_in,
+    )
+    message = build_question_message(NotificationEvent.TASK_OPENED, question, rule, now)
+    return decided if message is None else replace(decided, messages=(*decided.messages, message))
 
 
 IdentifiedFacts = Sequence[tuple[str, NotificationFacts]]

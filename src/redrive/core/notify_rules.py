@@ -34,6 +34,9 @@ class NotificationEvent(StrEnum):
     DEAD_LETTER = "dead_letter"
     CIRCUIT_OPENED = "circuit_opened"
     ESCALATED = "escalated"
+    TASK_OPENED = "task_opened"
+    TASK_DUE = "task_due"
+    TASK_ESCALATED = "task_escalated"
     MESSAGE = "message"
 
 
@@ -209,7 +212,9 @@ StoredRules = dict[tuple[str, str], NotifyRule]
 """The stored rules by (tenant, workflow); an empty text stands for all."""
 
 
-DEFAULT_RULE = NotifyRule(on=("dead_letter", "circuit_opened", "escalated"))
+DEFAULT_RULE = NotifyRule(
+    on=("dead_letter", "circuit_opened", "escalated", "task_opened", "task_due", "task_escalated")
+)
 """The rule where neither the store nor the code has one: these events go to the inbox only."""
 
 

@@ -14,6 +14,7 @@ import msgspec
 from redrive.core.circuit import AdmittedCall
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
+from redrive.core.questions import Question
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus
 from redrive.core.transitions import AttemptEnd, EventUse, MessageWrite, StatusNoteWrite
@@ -206,6 +207,12 @@ class WaitStarted(_EntryOutcome, frozen=True, kw_only=True):
     kind: str = EVENT_KIND
 
 
+class QuestionAsked(WaitStarted, frozen=True, kw_only=True):
+    """A wait for the answer of a person begins."""
+
+    question: Question
+
+
 class WaitAnswered(_EntryOutcome, frozen=True, kw_only=True):
     """A wait is over: its events came, or its run has a result. `uses`: the events that it took or set aside."""
 
@@ -226,7 +233,7 @@ class WaitTimedOut(_EntryOutcome, frozen=True, kw_only=True):
 
 
 class WaitFailed(_EntryOutcome, frozen=True, kw_only=True):
-    """A wait is over: the run that it waited for ended without a result."""
+    """A wait is over: the run that it waited for ended without a result, or a person gave an unusable answer."""
 
     done: int
     input: str
@@ -431,7 +438,8 @@ class LetterReopened(_RunOutcome, frozen=True, kw_only=True):
 
 Outcome: TypeAlias = (
     AttemptStarted | AttemptSucceeded | AttemptFailed | StepParked | EntryCancelled | ValueRecorded
-    | SleepStarted | SleepEnded | WaitStarted | WaitAnswered | WaitTimedOut | WaitFailed | EventsRefused | StatusNoted
+    | SleepStarted | SleepEnded | WaitStarted | QuestionAsked | WaitAnswered | WaitTimedOut | WaitFailed
+    | EventsRefused | StatusNoted
     | RunIdle | WorkflowReturned | WorkflowFailed | StepReplayEnded | CodeDiverged
     | FollowUpsPlanned | ManualActionRequested | ChildAwaited | ChildUndone | RollbackEnded
     | RunReleased | WorkerLost | DeadlinePassed | CancelRequested | RollbackRequested | LetterClosed | LetterReopened

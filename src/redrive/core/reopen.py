@@ -13,11 +13,12 @@ from redrive.core.audit import AuditEvent, status_json
 from redrive.core.journal import build_generation_note, entry_name
 from redrive.core.new_run import extract_index_values
 from redrive.core.outcomes import EntryRef, RunView
+from redrive.core.questions import ManualAnswer, QuestionStatus
 from redrive.core.replay import ReplayMode, ReplayPlan, ReplayRequest, resolve_step_key
 from redrive.core.saga import undone_step_name
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition_build import build_entry
-from redrive.core.transitions import EntryWrite, ReopenWrite, RunWrite, Transition
+from redrive.core.transitions import EntryWrite, QuestionEnd, ReopenWrite, RunWrite, Transition
 from redrive.policy import RetryPolicy
 from redrive.record_fields import replace
 
@@ -109,7 +110,18 @@ def _reopen_rollback(run: RunView, status: RunStatus, decision: ReplayDecision) 
     )
     options = _override_options(run, decision.request)
     reopens = ReopenWrite(letter=decision.letter, supersedes=supersedes, options=options)
-    return _build_transition(run, status, decision, change, entries=entries, reopens=reopens)
+    decided = _build_transition(run, status, decision, change, entries=entries, reopens=reopens)
+    if entry is None or given_status is None:
+        return decided
+    answer = ManualAnswer.SKIP if given_status is StepStatus.SKIPPED else ManualAnswer.DONE
+    answered = QuestionEnd(
+        index=entry.index,
+        status=QuestionStatus.ANSWERED,
+        by=decision.by,
+        answer=json.dumps(answer),
+        note=decision.reason,
+    )
+    return replace(decided, question_ends=(answered,))
 
 
 def _build_transition(

@@ -2,7 +2,7 @@
 
     OWNER    everything, in all tenants          alias SUPER_ADMIN
     ADMIN    everything in one tenant            alias ORG_ADMIN
-    STAFF    starts and cancels runs, comments, assigns, sees stack traces; makes no decisions about dead letters
+    STAFF    starts and cancels runs, answers tasks, comments, assigns, sees stack traces; no decisions on dead letters
     VIEWER   reads
     WORKER   executes runs: for tokens of workers that reach the store through a server; starts runs and awaits results
 
@@ -58,11 +58,12 @@ class Permission(StrEnum):
     SEE_PAYLOADS = "see payloads"
     AWAIT = "await results"
     WORK = "execute runs"
+    ANSWER = "answer tasks"
 
 
 _VIEWER_PERMISSIONS = frozenset({Permission.LOOK})
 _STAFF_PERMISSIONS = _VIEWER_PERMISSIONS | {
-    Permission.START, Permission.CANCEL, Permission.NOTE, Permission.SEE_STACKS,
+    Permission.START, Permission.CANCEL, Permission.NOTE, Permission.SEE_STACKS, Permission.ANSWER,
 }  # fmt: skip
 _ADMIN_PERMISSIONS = _STAFF_PERMISSIONS | {Permission.DECIDE, Permission.SET_POLICIES, Permission.MANAGE_PEOPLE}
 
@@ -112,7 +113,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
     `workflows` limits a token to the runs and letters of these workflows; None means all. `steps` limits the steps that
     a worker with the token may execute. `token` is the id of a
-    token, `user` the id of a user who signed in; the other one is empty.
+    token, `user` the id of a user who signed in; the other one is empty. `maker`: the name of who created the token.
     """
 
     who: str
@@ -123,6 +124,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     steps: frozenset[str] | None = None
     token: str = ""
     user: str = ""
+    maker: str = ""
 
     @property
     def key(self) -> str:

@@ -44,10 +44,10 @@ def add_trace(options: str, traceparent: str) -> str:
     return f'{TRACE_PREFIX}{traceparent}",{split_trace(options)[1][1:]}'
 
 
-def add_option(options: str, name: str, number: int) -> str:
-    """Return the encoded options of a run with one more of them, which is a number."""
+def add_option(options: str, name: str, value: str | int) -> str:
+    """Return the encoded options of a run with one more of them."""
     trace, rest = split_trace(options)
-    text = f'{{"{name}":{number},{rest[1:]}'
+    text = f'{{"{name}":{json.dumps(value)},{rest[1:]}'
     return text if trace is None else add_trace(text, trace)
 
 
@@ -126,7 +126,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     `limits`: time limits of its steps, from the start and from the workflow. `letter_keeps`: microseconds for which its
     dead letter is kept. `rollback`: a failed run is rolled back. `reserves`: its code has steps that are confirmed or
     cancelled at the end. `depth`: the number of runs above it that wait for each other. `priority`: that of its
-    children. `origin`: the stream and the id of the message for which a source started it.
+    children. `origin`: the stream and the id of the message for which a source started it. `started_by`:
+    the person, token or schedule that started it, or the run above it.
     """
 
     override: RetryPolicy | None = None
@@ -142,6 +143,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     notify: NotifyRule | None = None
     depth: int = 0
     priority: int = 0
+    started_by: str | None = None
     trace: str | None = None
     origin: tuple[str, str] | None = None
 
@@ -167,6 +169,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
             "notify": self.notify and self.notify.to_json(),
             "depth": self.depth,
             "priority": self.priority,
+            "started_by": self.started_by,
         }
         data |= {name: value for name, value in optional.items() if value}
         text = json.dumps(data, separators=(",", ":"))

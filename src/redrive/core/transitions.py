@@ -12,6 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from redrive.core.outbox import Bundle
+from redrive.core.questions import QuestionKind, QuestionStatus
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 
 
@@ -94,6 +95,41 @@ class WaitWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     index: int
     kind: str
     subject: str
+
+
+class QuestionWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A question to people that is asked by the journal entry at `index`.
+
+    `people` and `apart_from` are JSON lists of names, `shown` is JSON, `schema` a JSON Schema. `plan`: the steps that
+    are due while the question is open; the first is due after `next_in`.
+    """
+
+    public_id: str
+    index: int
+    key: str
+    run_id: str
+    workflow: str
+    kind: QuestionKind
+    question: str
+    schema: str
+    role: str | None = None
+    people: str = "[]"
+    apart_from: str = "[]"
+    shown: str | None = None
+    due_in: int | None = None
+    next_in: int | None = None
+    plan: str | None = None
+    notify: str | None = None
+
+
+class QuestionEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The end of an open question. `by`, `answer` (JSON) and `note`: those of a user's decision on a compensation."""
+
+    index: int
+    status: QuestionStatus
+    by: str | None = None
+    answer: str | None = None
+    note: str | None = None
 
 
 class EventUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -274,7 +310,9 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `ends_replay`: the letter whose replay ends with `change`. `samples`: written for circuits. `messages`: published to
     every sink that the store knows at that time. `waits`: waits that begin. `ended_waits`: indexes of waits that end.
     `uses`: events that were taken or set aside. `expires`: index and seen wake-ups of a wait whose limit has passed;
-    the transition is refused if the limit is not reached, or if another wake-up came first.
+    the transition is refused if the limit is not reached, or if another wake-up came first. `questions`,
+    `question_ends`: questions to people that begin and end. `closes`, and every end of a run but success, withdraws its
+    open questions.
     """
 
     run: int
@@ -301,6 +339,8 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uses: tuple[EventUse, ...] = ()
     expires: tuple[int, int] | None = None
     note: StatusNoteWrite | None = None
+    questions: tuple[QuestionWrite, ...] = ()
+    question_ends: tuple[QuestionEnd, ...] = ()
 
 
 class TransitionResult(msgspec.Struct, frozen=True, gc=False):

@@ -1,4 +1,4 @@
-"""Waits of a run, for events and for other runs, and which event answers which wait; names and limits of events.
+"""Waits of a run for events, other runs and people, and which event answers which wait; names and limits of events.
 
 An event that was sent to a run is kept until a wait takes it. Three rules decide, whichever process looks and whenever:
 
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from redrive.core.questions import TASK_KIND
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode, quote
 
@@ -57,19 +58,20 @@ def check_event_declared(workflow: str, name: str, declared: Mapping[str, Any] |
 
 
 class WaitMode(StrEnum):
-    """The answer of a wait: one event of a name, one of several names, many of a name, or the end of a run."""
+    """The answer of a wait: one event of a name, one of several, many of a name, the end of a run, or a person's."""
 
     ONE = "one"
     ANY = "any"
     MANY = "many"
     RUN = "run"
+    TASK = "task"
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
     """A wait as its journal entry records it. `upto` and `within` (microseconds) limit a wait for many events.
 
     `names`: the events, or the id of the run. `schema`: the JSON Schema of a payload, for a user who gives the answer
-    by hand. `letters`: a dead letter of the run ends the wait.
+    by hand. `letters`: a dead letter of the run ends the wait. `question`: the question to people.
     """
 
     mode: WaitMode
@@ -78,10 +80,13 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     within: int = 0
     schema: Any = None
     letters: bool = False
+    question: str | None = None
 
     @property
     def kind(self) -> str:
         """The kind of its rows among the open waits."""
+        if self.mode is WaitMode.TASK:
+            return TASK_KIND
         if self.mode is not WaitMode.RUN:
             return EVENT_KIND
         return LETTER_KIND if self.letters else RUN_KIND
@@ -102,6 +107,8 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
             return payload
         if self.mode is WaitMode.MANY:
             return {"type": "array", "items": payload}
+        if self.mode is WaitMode.TASK:
+            return {"type": "object", "properties": {"value": payload}, "required": ["value"]}
         return {
             "type": "object",
             "properties": {"name": {"enum": list(self.names)}, "payload": {}},

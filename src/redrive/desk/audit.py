@@ -12,7 +12,7 @@ from redrive.desk.operations import operation
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.saved_views import present_view
 from redrive.desk.settings import load_schedules
-from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
+from redrive.store.filters import AuditFilter, LetterFilter, RunFilter, TaskFilter
 from redrive.store.list_query import Page, iterate_pages
 from redrive.store.port import DeskStore
 
@@ -46,7 +46,7 @@ class Audit:
 async def export_records(view: DeskStore, tenant: str) -> AsyncIterator[tuple[str, Any]]:
     """Yield all records of a tenant with their kind, without redaction and in constant memory.
 
-    Runs with their steps, letters, policies, schedules, the saved views of all users, and the audit log.
+    Runs with their steps, letters, tasks, policies, schedules, the saved views of all users, and the audit log.
     """
     presenter = Presenter(None)
     async for run in iterate_pages(lambda cursor: view.runs(RunFilter(), limit=_EXPORT_BATCH, cursor=cursor)):
@@ -56,6 +56,8 @@ async def export_records(view: DeskStore, tenant: str) -> AsyncIterator[tuple[st
             yield "run", presenter.run(whole, entries=entries, attempts=attempts)
     async for letter in iterate_pages(lambda cursor: view.letters(LetterFilter(), limit=_EXPORT_BATCH, cursor=cursor)):
         yield "letter", presenter.letter(letter)
+    async for task in iterate_pages(lambda cursor: view.questions(TaskFilter(), limit=_EXPORT_BATCH, cursor=cursor)):
+        yield "task", presenter.task(task)
     for policy in await view.policies():
         yield "policy", policy
     for schedule in await load_schedules(view, tenant):

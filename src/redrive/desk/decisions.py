@@ -361,7 +361,7 @@ class Replayer:
         if failed.kind is not EntryKind.WAIT:
             return await self._checker.output(failed.name, output)
         schema = Wait.from_json(failed.input or "").answer_schema()
-        return await self._checker.answer(failed.name, schema, output)
+        return await self._checker.answer(Reason(ReasonCode.STEP_OUTPUT, step=failed.name), schema, output)
 
     async def prepare(self, case: DecisionCase, order: ReplayOrder) -> PreparedReplay:
         """Plan the decision and check its values; every reason to refuse it is found here."""

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 from redrive.core.audit import AuditEvent
 from redrive.core.json_edit import Change
+from redrive.core.questions import QuestionKind, QuestionStatus
+from redrive.core.roles import Role
 from redrive.core.states import CLOSED_LETTER_STATUSES, EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.duration import to_datetime
 from redrive.reasons import Reason, ReasonCode
@@ -54,11 +56,17 @@ def _list_shared_fields(kind: Any, row: type) -> tuple[tuple[str, bool], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The credential of a caller. Its name is None for a process that works on the store itself."""
+    """The credential of a caller. Its name is None for a process that works on the store itself.
+
+    `who` is its name in the audit log, and `maker` that of the user who created a token.
+    """
 
     name: str | None = None
     sees_payloads: bool = True
     sees_stacks: bool = True
+    role: Role = Role.OWNER
+    who: str | None = None
+    maker: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +214,57 @@ class SentEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A question to people. `kind` is `ask`, or `manual` for a compensation that a person performs.
+
+    `role` and `people` may answer: users with that role or a higher one, and some by their addresses. `apart_from` may
+    not. `owner` is whom it is assigned to. `schema` is the JSON Schema of the answer, `shown` the data beside the
+    question. `late_at` is when a reminder or an escalation was due. `replaces` is the task that a replay asks anew.
+    `may_answer`: the caller may answer it now. `history` has the audit log of one task, in order.
+    """
+
+    id: str
+    tenant: str
+    run_id: str
+    workflow: str
+    kind: QuestionKind
+    status: QuestionStatus
+    question: str
+    role: str | None
+    people: tuple[str, ...]
+    apart_from: tuple[str, ...]
+    schema: Any
+    shown: Any
+    created_at: datetime
+    due_at: datetime | None
+    late_at: datetime | None
+    owner: str | None
+    answered_at: datetime | None
+    answered_by: str | None
+    answer: Any
+    note: str | None
+    replaces: str | None
+    may_answer: bool = False
+    history: tuple[AuditRecord, ...] = field(default_factory=tuple)
+
+    @property
+    def is_open(self) -> bool:
+        """True while the task waits for an answer."""
+        return self.status is QuestionStatus.OPEN
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The answers to choose from; none if the answer is a value of another form."""
+        found = self.schema.get("enum", ()) if isinstance(self.schema, dict) else ()
+        return tuple(found) if all(isinstance(each, str) for each in found) else ()
+
+    @property
+    def audience(self) -> str:
+        """The people who may answer, as text."""
+        return ", ".join([*([self.role] if self.role else []), *self.people])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """An execution of a workflow. Only `get` fills `input`, `output`, `steps`, `letter_id` and `handled_by`.
 
@@ -213,6 +272,7 @@ class Run:
     sentence for `reason_code` and `reason_params`: the rule that made the failure final. `error_code`, `max_retries`
     and `attempts_made` are those of the step that failed. `retry_policy_override` is the policy given for this run
     alone; `max_retries` is None where neither a failure nor an override tells it. `duration_ms` counts from the start.
+    `started_by` is the person, token or schedule that started it, or the run whose code did; None if it is not known.
     `handler_for` is the failed run whose failure this one handles, or helps to handle; `handled_by` are the
     ids of the runs that handle the failures of this one. `note` is the latest status that its code set (`get` only).
     """
@@ -241,6 +301,7 @@ class Run:
     steps: tuple[StepRecord, ...] = ()
     letter_id: str | None = None
     handler_for: str | None = None
+    started_by: str | None = None
     handled_by: tuple[str, ...] = ()
     trace_id: str | None = None
     reason: str | None = None

@@ -31,6 +31,7 @@ from redrive.store.encryption.keyring import Unreadable
 from redrive.store.events import EventRow
 from redrive.store.letters import LetterRow, ReplayRow
 from redrive.store.list_query import Page
+from redrive.store.questions import QuestionRow
 from redrive.store.runs import AttemptRow, RunRow, StatusNoteRow
 
 _INTERRUPTION_REASONS = {
@@ -79,6 +80,7 @@ class Presenter:
             letter_id=letter_id,
             handled_by=tuple(handled_by),
             trace_id=_find_trace_id(row.options),
+            started_by=parse_run_options(row.options).started_by if row.options else None,
             error=None if ending is None else str(self.reason(ending.sentence)),
             error_code=None if ending is None else ending.failure.error_code,
             attempts_made=None if ending is None else ending.attempts,
@@ -106,6 +108,29 @@ class Presenter:
             status=status,
             step=row.taken,
             **make_reason_fields(reason, "reason"),
+        )
+
+    def task(
+        self, row: QuestionRow, *, may_answer: bool = False, history: tuple[models.AuditRecord, ...] = ()
+    ) -> models.Task:
+        """Return a question to people."""
+
+        def read(text: str | None, show: Callable[[str], Any]) -> Any:
+            return text.why if isinstance(text, Unreadable) else None if text is None else show(text)
+
+        return present_row(
+            models.Task,
+            row,
+            id=row.public_id,
+            question=read(row.question, self._text),
+            people=tuple(json.loads(row.people)),
+            apart_from=tuple(json.loads(row.apart_from)),
+            schema={} if isinstance(row.schema, Unreadable) else json.loads(row.schema),
+            shown=read(row.shown, self.payload),
+            answer=read(row.answer, self.payload),
+            note=read(row.note, self._text),
+            may_answer=may_answer,
+            history=history,
         )
 
     def steps(

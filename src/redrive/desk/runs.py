@@ -411,6 +411,8 @@ class RunStarter:
         options = request.options
         if options.get("on_failure") is not None:
             options = {**options, "on_failure": await self._find_handler(options["on_failure"])}
+        if self._caller.who is not None:
+            options = {**options, "started_by": self._caller.who}
         run = build_new_run(
             workflow,
             text,

@@ -78,9 +78,8 @@ class PayloadChecker:
 
         return await in_thread_if_large(check, measure_size(value))
 
-    async def answer(self, wait: str, schema: Any, value: Any) -> str:
-        """Return the answer of a wait that a user gives by hand, as it is stored."""
-        what = Reason(ReasonCode.STEP_OUTPUT, step=wait)
+    async def answer(self, what: Reason, schema: Any, value: Any) -> str:
+        """Return the answer of a wait that a user gives, as it is stored."""
         await self._refuse_masked(value, what)
         return await self.fitting(value, schema, what)
 

@@ -46,6 +46,7 @@ from redrive.store.children import AwaitedRun, Child
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
 from redrive.store.events import Mailbox
 from redrive.store.port import Transaction
+from redrive.store.questions import AskedQuestion
 from redrive.store.runs import AttemptRow, StartResult
 from redrive.store.store import repeat_until_answered
 from redrive.store.workers import Catalogue, ClaimedRun, ClaimRequest, ClaimResult, HeartbeatReply, NewWorker
@@ -318,6 +319,14 @@ class RemoteBackend:
         except NotFound:
             return None  # as for the mailbox
         return reply.awaited
+
+    async def asked_question(self, run: int, index: int) -> AskedQuestion | None:
+        call = wire.AskedCall(index=index)
+        try:
+            reply: wire.AskedReply = await self._call(f"runs/{run}/asked", call, wire.AskedReply)
+        except NotFound:
+            return None  # as for the mailbox
+        return reply.asked
 
     async def rollback_cause(self, run: ClaimedRun) -> RollbackCause:
         return (await self._history(run.id)).cause

@@ -24,7 +24,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict
 from redrive.remote.problem_types import HTTP_PROBLEMS, make_error
 from redrive.settings import API_PREFIX
-from redrive.store.filters import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter
+from redrive.store.filters import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter, TaskFilter
 
 Query = Mapping[str, Any]
 TOKEN_VARIABLE = "REDRIVE_TOKEN"
@@ -235,7 +235,7 @@ class Client:
 
 
 T = TypeVar("T")
-Filter = RunFilter | LetterFilter | AuditFilter | CircuitFilter | OutboxFilter
+Filter = RunFilter | LetterFilter | AuditFilter | CircuitFilter | OutboxFilter | TaskFilter
 
 
 def read(kind: type[T], value: Any) -> T:

@@ -20,7 +20,7 @@ from redrive.desk.decisions import Replay, ReplayOptions
 from redrive.desk.events import EventRequest
 from redrive.desk.groups import GroupList
 from redrive.desk.letters import DeadLetters
-from redrive.desk.models import DeadLetter, SentEvent
+from redrive.desk.models import DeadLetter, SentEvent, Task
 from redrive.desk.notifications import Notifications
 from redrive.desk.outbox import Outbox, Sinks
 from redrive.desk.preview import DryRun
@@ -28,6 +28,7 @@ from redrive.desk.runs import RetryOptions, Runs, RunStarter, StartRequest
 from redrive.desk.saga import Ledger, Saga
 from redrive.desk.saved_views import SavedView, SavedViews
 from redrive.desk.settings import Policies, Schedules, StoredPolicy, Workflows
+from redrive.desk.tasks import Tasks
 from redrive.errors import ConfigurationError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
@@ -143,6 +144,18 @@ class RemoteDeadLetters(DeadLetters):
         self, letters: LetterFilter | Iterable[str], *, mode: str = "FROM_FAILED", **options: Any
     ) -> Any:
         return await send(self._client, DeadLetters.replay_many, letters, mode=mode.upper(), **options)
+
+
+class RemoteTasks(Tasks):
+    """Tasks of a server, which knows the caller from the token."""
+
+    _client: Client
+
+    async def get(self, id: str, *, tenant: str | None = None, reveal: bool = False, by: str = "unknown") -> Task:
+        if reveal:
+            return read(Task, await self._client.request("POST", "tasks", id, "reveal", tenant=tenant))
+        found: Task = await send(self._client, Tasks.get, id, tenant=tenant)
+        return found
 
 
 class RemoteRuns(Runs):
@@ -380,6 +393,7 @@ class Remote:
         self.runs: Runs = self.make_runs(RemoteRuns)
         self.starter: RunStarter = RemoteStarter(client)
         self.dlq: DeadLetters = remote(RemoteDeadLetters, client)
+        self.tasks: Tasks = remote(RemoteTasks, client)
         self.circuits = remote(Circuits, client)
         self.outbox = remote(Outbox, client)
         self.sinks = remote(Sinks, client)

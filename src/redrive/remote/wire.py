@@ -26,6 +26,7 @@ from redrive.settle.settler import Settled
 from redrive.store.children import AwaitedRun, Child
 from redrive.store.circuits import SuccessCount
 from redrive.store.events import Mailbox
+from redrive.store.questions import AskedQuestion
 from redrive.store.runs import AttemptRow
 from redrive.store.workers import Catalogue, Lane
 from redrive.worker.backend import RollbackCause
@@ -248,6 +249,18 @@ class AwaitedReply(_Record, frozen=True, kw_only=True):
     awaited: AwaitedRun | None
 
 
+class AskedCall(_Record, frozen=True, kw_only=True):
+    """A journal entry of a run that the worker holds, which asks people a question."""
+
+    index: _Count
+
+
+class AskedReply(_Record, frozen=True, kw_only=True):
+    """The answer to the question; None if the worker does not hold the run."""
+
+    asked: AskedQuestion | None
+
+
 class StartCall(_Record, frozen=True, kw_only=True):
     """Runs to start. With `claim`, the worker holds those that are new and due."""
 
@@ -306,6 +319,7 @@ OUTCOME_NAMES: dict[type[Any], str] = {
     outcomes.SleepStarted: "slept",
     outcomes.SleepEnded: "woke",
     outcomes.WaitStarted: "awaits",
+    outcomes.QuestionAsked: "asks",
     outcomes.WaitAnswered: "answered",
     outcomes.WaitTimedOut: "unanswered",
     outcomes.WaitFailed: "child_failed",

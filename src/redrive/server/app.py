@@ -44,6 +44,7 @@ from redrive.server.routes.desk import (
     outbox_routes,
     schedule_routes,
     settings_routes,
+    task_routes,
     view_routes,
 )
 from redrive.server.routes.letters import bulk_routes, letter_routes
@@ -200,7 +201,7 @@ async def send_document_style() -> Response:
 
 
 API_ROUTES = (
-    *(run_routes, saga_routes, bulk_routes, letter_routes, circuit_routes, outbox_routes, settings_routes),
+    *(run_routes, saga_routes, task_routes, bulk_routes, letter_routes, circuit_routes, outbox_routes, settings_routes),
     *(schedule_routes, view_routes, notification_routes, account_routes, worker_routes),
 )
 """The routes of the API. Paths are tried in this order: `/workflow-dlq/replay` comes before `/workflow-dlq/{id}`."""

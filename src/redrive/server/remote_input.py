@@ -14,6 +14,7 @@ from redrive.clock import MICROS
 from redrive.core.json_schema import is_deeper
 from redrive.core.new_run import check_name
 from redrive.core.payload.plain import MAX_DEPTH
+from redrive.core.questions import Audience, Question
 from redrive.core.run_options import StepOptions
 from redrive.core.transitions import NewRun
 from redrive.duration import MAX_DURATION
@@ -71,6 +72,8 @@ def check_fields(fields: Mapping[str, Any], most: int) -> None:
         if name in _PARTS:
             for part in value if isinstance(value, tuple) else (value,):
                 check_fields(msgspec.structs.asdict(part), most)
+        elif isinstance(value, Question):
+            _check_question(value, most)
         elif name in _NUMBERS:
             _check_range(name, value, 0, _LARGEST_NUMBER)
         elif isinstance(value, str):
@@ -79,6 +82,24 @@ def check_fields(fields: Mapping[str, Any], most: int) -> None:
                 _check_json(name, value)
             elif name in _READERS:
                 _check_declaration(name, value)
+
+
+def _check_question(question: Question, most: int) -> None:
+    """Refuse a question whose form or audience `redrive.ask` would not accept."""
+    _check_size("question", question.text, most)
+    for name in ("schema", "shown"):
+        if (text := getattr(question, name)) is not None:
+            _check_size(name, text, most)
+            _check_json(name, text)
+    audiences = [question.audience, *(step.to for step in question.plan if step.to is not None)]
+    for audience in audiences:
+        Audience.read([*([audience.role] if audience.role else []), *audience.people])
+    for names in (question.plan, question.apart_from):
+        check_count("question", names)
+    for step in question.plan:
+        _check_range("after", step.after, 0, _LONGEST_TIME)
+    if question.notify is not None:
+        check_name("notify", question.notify, "")
 
 
 def check_count(name: str, items: tuple[Any, ...]) -> None:

@@ -414,6 +414,11 @@ class RemoteWorkers:
                 awaited = replace(awaited, end=None)
         return wire.AwaitedReply(awaited=awaited)
 
+    async def read_asked(self, session: WorkerSession, run: int, call: wire.AskedCall) -> wire.AskedReply:
+        """Return the answer to a question of a run that the worker holds."""
+        view = await self.find_view(session, run)
+        return wire.AskedReply(asked=None if view is None else await self._store.asked_question(run, call.index))
+
     async def read_wakeups(self, session: WorkerSession, call: wire.WakeupsCall) -> wire.WakeupsReply:
         """Return the wake-ups of those of the runs that the worker holds."""
         check_count("runs", call.runs)

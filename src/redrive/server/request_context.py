@@ -100,7 +100,12 @@ class RequestContext:
         """The desk, confined like the view."""
         may = self.principal.may
         caller = Caller(
-            self.principal.digest, sees_payloads=may(Permission.SEE_PAYLOADS), sees_stacks=may(Permission.SEE_STACKS)
+            self.principal.digest,
+            sees_payloads=may(Permission.SEE_PAYLOADS),
+            sees_stacks=may(Permission.SEE_STACKS),
+            role=self.principal.role,
+            who=self.by,
+            maker=self.principal.maker,
         )
         return self.runtime.desk(self.view, self.clock, caller)
 

@@ -34,8 +34,10 @@ from redrive.core.outcomes import (
     CodeDiverged,
     DeadlinePassed,
     EntryRef,
+    ManualActionRequested,
     OpenEntry,
     Outcome,
+    QuestionAsked,
     RollbackEnded,
     RunView,
     WorkerLost,
@@ -73,7 +75,10 @@ log = logging.getLogger("redrive.worker")
 
 _RULES_MAX_AGE = 1.0  # seconds for which the stored notification rules and the topics of sinks are reused
 
-FAILURE_OUTCOMES = frozenset({AttemptFailed, WorkflowFailed, RollbackEnded, WorkerLost, DeadlinePassed, CodeDiverged})
+FAILURE_OUTCOMES = frozenset({
+    AttemptFailed, WorkflowFailed, RollbackEnded, WorkerLost, DeadlinePassed, CodeDiverged,
+    QuestionAsked, ManualActionRequested,
+})  # fmt: skip
 """Outcomes that need a retry policy to decide, or that may cause notifications."""
 
 

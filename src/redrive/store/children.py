@@ -149,13 +149,17 @@ class ChildCalls:
         return await session.rows(SQL["ended_subjects"], subjects=list(subjects))
 
     async def wake_runs(self, runs: Sequence[int], *, asleep: bool = False) -> list[WokenRun]:
-        """Wake runs, one commit for each: nothing holds the rows of two runs at once. Tell `on_woken`."""
+        """Wake runs, one commit for each: nothing holds the rows of two runs at once."""
         woken: list[WokenRun] = []
         for run in dict.fromkeys(runs):
             woken += await self._wake_run(run, asleep)
         if woken:
-            self.on_woken(woken)
+            self.tell_woken(woken)
         return woken
+
+    def tell_woken(self, woken: Sequence[WokenRun]) -> None:
+        """Let the processes that hold or can claim these runs look for them."""
+        self.on_woken(woken)
 
     @write_call()
     async def _wake_run(self, session: Session, run: int, asleep: bool) -> list[WokenRun]:

@@ -16,6 +16,7 @@ from redrive.core.journal import EntryRow
 from redrive.store.circuits import MARK_RETENTION
 from redrive.store.notifications import purge_notifications
 from redrive.store.outbox import purge_messages
+from redrive.store.questions import purge_questions
 from redrive.store.runs import RunRow, entry_row, run_row
 from redrive.store.session import Database, Session, Statement, Statements, read_call, write_call
 from redrive.store.workers import WorkerRow, worker_row
@@ -146,6 +147,7 @@ class ChoreCalls:
             removed += await _purge_runs(session, now, purge)
             removed += await _count_removed(session, BULK["delete_old_items"], before=letters_before, most=most)
             removed += await _count_removed(session, BULK["delete_old_bulk"], before=letters_before)
+            removed += await purge_questions(session, letters_before, most)
             removed += await _purge_keys(session, now, most)
             for name in ("delete_old_samples", "delete_old_successes", "delete_old_probes"):
                 removed += await _count_removed(session, CIRCUITS[name], before=now - MARK_RETENTION, most=most)

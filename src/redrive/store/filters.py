@@ -10,17 +10,19 @@ from typing import Any, TypeAlias
 from redrive.core.circuit import CircuitStatus
 from redrive.core.new_run import format_index_value
 from redrive.core.outbox import TopicPattern
+from redrive.core.questions import QuestionStatus
+from redrive.core.roles import parse_role
 from redrive.core.states import DeliveryStatus, LetterStatus, RunStatus
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 
-Filter: TypeAlias = "RunFilter | LetterFilter | AuditFilter | GroupFilter | CircuitFilter | OutboxFilter"
+Filter: TypeAlias = "RunFilter | LetterFilter | AuditFilter | GroupFilter | CircuitFilter | TaskFilter | OutboxFilter"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _LATEST = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _MAX_LENGTH = 10_000  # of a text; no database is asked for more
 _TIMES = frozenset({"since", "until"})
-_NOT_TEXT = frozenset({"status", "index", "workflows", "accounts", "people", "muted"})
+_NOT_TEXT = frozenset({"status", "index", "workflows", "accounts", "people", "muted", "late"})
 
 
 def _normalise_filter(filter: Filter) -> None:
@@ -209,6 +211,34 @@ class GroupFilter:
         _normalise_filter(self)
         if self.muted is not None and not isinstance(self.muted, bool):
             raise InputError(Reason(ReasonCode.FLAG_NEEDED, field="muted", given=f"{self.muted!r:.60}"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    """Filter of tasks. A field that is left out does not filter; no tenant means all tenants.
+
+    `status`: a state, or `CLOSED` for all but the open ones. `person`: assigned to this user, or asked of them by
+    name. `role`: tasks that users with this role may answer. `late`: a reminder or an escalation was due.
+    `workflows` are several, of which a task has any.
+    """
+
+    tenant: str | None = None
+    status: QuestionStatus | str | None = None
+    workflow: str | None = None
+    run_id: str | None = None
+    owner: str | None = None
+    person: str | None = None
+    role: str | None = None
+    late: bool = False
+    workflows: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        _normalise_filter(self)
+        known = (*(each.value for each in QuestionStatus), "CLOSED")
+        if self.status is not None and self.status not in known:
+            raise refuse_value("status", Reason(ReasonCode.ONE_OF, options=known, more=None), self.status)
+        if self.role is not None:
+            object.__setattr__(self, "role", parse_role(self.role))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

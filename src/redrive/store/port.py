@@ -30,6 +30,7 @@ from redrive.store.letters import LetterDesk
 from redrive.store.notifications import NotificationStore
 from redrive.store.outbox import OutboxDesk, OutboxStore
 from redrive.store.outbox_claims import OutboxClaimStore
+from redrive.store.questions import QuestionDesk, QuestionStore
 from redrive.store.runs import RunDesk, StartResult
 from redrive.store.settings import SavedViewStore, ScheduleStore, SettingsDesk, SettingsStore
 from redrive.store.stats import StatsDesk, StatsStore
@@ -71,6 +72,7 @@ class Transaction(Protocol):
 class DeskStore(
     RunDesk,
     EventDesk,
+    QuestionDesk,
     LetterDesk,
     AuditDesk,
     GroupDesk,
@@ -134,6 +136,7 @@ class DeskStore(
 class Store(
     DeskStore,
     EventStore,
+    QuestionStore,
     ChildStore,
     GroupStore,
     BulkStore,

@@ -25,6 +25,7 @@ from redrive.store.notifications import NotificationCalls, NotificationStore
 from redrive.store.outbox import OutboxCalls
 from redrive.store.outbox_claims import OutboxClaimCalls
 from redrive.store.port import LeaseConnection, Transaction
+from redrive.store.questions import QuestionCalls
 from redrive.store.runs import RunCalls, StartResult
 from redrive.store.settings import SavedViewCalls, SavedViewStore, ScheduleCalls, ScheduleStore, SettingsCalls
 from redrive.store.stats import StatsCalls
@@ -38,6 +39,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds
 class SqlStore(
     RunCalls,
     EventCalls,
+    QuestionCalls,
     ChildCalls,
     LetterCalls,
     AuditCalls,

@@ -28,12 +28,21 @@ from redrive.store.audit import AuditRow
 from redrive.store.bulk import BulkChange, BulkItemRow, BulkItemStatus, BulkRow, NewBulk
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitStats, CircuitUpdate, CircuitUpdateResult
 from redrive.store.events import EventRow, NewEvent, SendResult
-from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
+from redrive.store.filters import (
+    AuditFilter,
+    CircuitFilter,
+    GroupFilter,
+    LetterFilter,
+    OutboxFilter,
+    RunFilter,
+    TaskFilter,
+)
 from redrive.store.groups import GroupChange, GroupOrder, GroupPage, GroupRow, GroupTotals, GroupVersion
 from redrive.store.letters import DecisionCase, Facets, LetterRow, Triage, count_facets
 from redrive.store.list_query import ListTotal, Page
 from redrive.store.notifications import NotificationFilter, NotificationRow, NotificationStore, RuleRow
 from redrive.store.outbox import BlockedKey, DeliveryDecision, MessageRow
+from redrive.store.questions import GivenAnswer, OpenQuestions, QuestionRow
 from redrive.store.runs import AttemptRow, RunCounts, RunRow, RunSummary, StartResult, StatusNoteRow
 from redrive.store.settings import PolicyRow, ScheduleKey
 from redrive.store.stats import Attention, LaneCount
@@ -281,6 +290,39 @@ class TenantView(_Confined["DeskStore"]):
 
     async def events(self, run: int, *, after: int = 0, most: int = 1000) -> list[EventRow]:
         return await self._inner.events(run, after=after, most=most) if run in self._shown else []
+
+    async def questions(self, where: TaskFilter, *, limit: int, cursor: str | None) -> Page[QuestionRow]:
+        if self._excludes_tenant(where.tenant):
+            return Page([], None, None)
+        named = where.workflows if where.workflow is None else (where.workflow,)
+        if self._workflows is not None:
+            self._require_workflows(*(named or ()))
+            where = replace(where, workflows=self._workflow_names if named is None else tuple(named))
+        page = await self._inner.questions(replace(where, tenant=self._tenant), limit=limit, cursor=cursor)
+        return Page([row for row in page.items if self._shows_question(row)], page.next, page.prev)
+
+    def _shows_question(self, row: QuestionRow | None) -> bool:
+        return row is not None and row.tenant == self._tenant and self._is_visible(row.workflow)
+
+    async def question(self, public_id: str, *, tenant: str | None = None) -> QuestionRow | None:
+        row = None if self._excludes_tenant(tenant) else await self._inner.question(public_id, tenant=self._tenant)
+        return row if self._shows_question(row) else None
+
+    async def open_questions(
+        self, *, tenant: str | None = None, workflows: Collection[str] | None = None
+    ) -> OpenQuestions:
+        if self._excludes_tenant(tenant):
+            return OpenQuestions()
+        return await self._inner.open_questions(tenant=self._tenant, workflows=self._workflows)
+
+    async def answer_question(self, answer: GivenAnswer) -> bool:
+        self._require_tenant(answer.tenant, answer.audit.tenant)
+        return await self.question(answer.public_id) is not None and await self._inner.answer_question(answer)
+
+    async def assign_question(self, public_id: str, owner: str | None, audit: AuditWrite) -> bool:
+        self._require_tenant(audit.tenant)
+        visible = await self.question(public_id) is not None
+        return visible and await self._inner.assign_question(public_id, owner, audit)
 
     async def status_note(self, run: int) -> StatusNoteRow | None:
         return await self._inner.status_note(run) if run in self._shown else None

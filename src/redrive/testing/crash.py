@@ -36,7 +36,7 @@ Setup = Callable[[Engine], Awaitable[object]]
 # Calls without an effect on a run: dying at one of them is dying at the next call that has an effect.
 _SKIPPED_CALLS = frozenset(
     {"lease.beat", "expire_workers", "hung", "overdue", "held", "purge", "policies", "workers", "fold", "claim_bulk"}
-) | {"circuits_due", "circuits_changed_since", "circuit", "workflows", "owned_runs", "run_waits"}
+) | {"circuits_due", "circuits_changed_since", "circuit", "workflows", "owned_runs", "run_waits", "due_questions"}
 _PATIENCE = 10.0
 _SECOND_START = DEFAULT_START + timedelta(days=400, hours=5)
 

@@ -64,6 +64,7 @@ class SimulatedWorker:
         self._child_updater = runtime.new_child_updater(store)
         self._purger = runtime.new_purger(self._store)
         self._escalator = runtime.new_letter_escalator(store)
+        self._task_escalator = runtime.new_task_escalator(store)
         self.worker = await runtime.work(automatic=False, store=store, wrap_step=self.bodies.wrap)
 
     async def kill(self) -> None:
@@ -151,6 +152,7 @@ class SimulatedWorker:
             await self._aggregator.run_once()
             decided = await self._bulk_worker.run_once() + await self._circuit_updater.run_once()
             await self._escalator.run_once()
+            await self._task_escalator.run_once()
             await self.worker.circuits.write_successes()
             await self._notification_chore.run_once()
             if self._scheduler is not None:

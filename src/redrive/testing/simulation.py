@@ -18,7 +18,7 @@ from redrive.clock import MICROS, SystemClock
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.duration import format_duration
 from redrive.errors import ConfigurationError
-from redrive.store.filters import RunFilter
+from redrive.store.filters import RunFilter, TaskFilter
 from redrive.store.list_query import iterate_pages
 from redrive.store.port import Store
 from redrive.store.runs import RunRow
@@ -188,6 +188,7 @@ class Simulation:
             *self._dead_leases,
             *(run.deadline + _REAPER_MARGIN for run in runs if run.deadline is not None),
             *await self._circuit_times(runs),
+            *await self._task_times(runs),
             *(run.available_at for run in runs),
         ]
         return min((at for at in moments if at is not None and at > now), default=None)
@@ -200,6 +201,13 @@ class Simulation:
         waiting = [row for row in rows if row.circuit_key in parked and not row.is_open]
         waves = [max(row.next_wave_at, soon) for row in waiting]
         return waves + [row.until for row in rows if row.until is not None]
+
+    async def _task_times(self, runs: list[RunRow]) -> list[int]:
+        """Return the times of reminders and escalations of open tasks."""
+        if not any(run.status in (RunStatus.SLEEPING, RunStatus.COMPENSATING) for run in runs):
+            return []
+        page = await self.store.questions(TaskFilter(status="OPEN"), limit=500, cursor=None)
+        return [row.next_at for row in page.items if row.next_at is not None]
 
     async def _schedule_times(self) -> list[int]:
         """Return the next times of schedules; a second from now for one that the scheduler has not seen yet."""

@@ -17,7 +17,7 @@ from redrive.core.idempotency import letter_id
 from redrive.core.outbox import TopicPattern
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus, StepStatus
-from redrive.desk.models import DeadLetter, Run, SentEvent, StepRecord
+from redrive.desk.models import DeadLetter, Run, SentEvent, StepRecord, Task
 from redrive.desk.runs import find_failure_handler_runs
 from redrive.duration import Duration, format_duration, parse_duration, to_micros
 from redrive.errors import ConfigurationError, NotFound, RunFailed
@@ -25,7 +25,7 @@ from redrive.settle.circuits import make_circuit_update, update_circuit
 from redrive.sinks import Message, read_message
 from redrive.store import open_store
 from redrive.store.circuits import CircuitCase, CircuitUpdate
-from redrive.store.filters import OutboxFilter
+from redrive.store.filters import OutboxFilter, TaskFilter
 from redrive.store.list_query import iterate_pages
 from redrive.store.port import Store
 from redrive.testing.clock import VirtualClock
@@ -191,6 +191,24 @@ class Engine:
         sent = await self.app.runs.send(run if isinstance(run, str) else run.id, name, payload, key=key, by=by)
         await self.settle()
         return sent
+
+    async def tasks(self, run: RunReport | RunHandle[Any] | str | None = None) -> list[Task]:
+        """Do everything that is due, and return the open tasks, of one run if given, in order."""
+        await self.settle()
+        where = TaskFilter(status="OPEN", run_id=run if run is None or isinstance(run, str) else run.id)
+        return [task async for task in iterate_pages(lambda at: self.app.tasks.list(where, cursor=at))][::-1]
+
+    async def answer(
+        self, value: Any, *, task: Task | str | None = None, note: str | None = None, by: str = "test"
+    ) -> Task:
+        """Answer a task, by default the first open one, and do everything that is due because of it."""
+        if task is None:
+            task = next(iter(await self.tasks()), None)
+            if task is None:
+                raise ConfigurationError("no task is open: let the workflow come to redrive.ask() first")
+        answered = await self.app.tasks.answer(task if isinstance(task, str) else task.id, value, note=note, by=by)
+        await self.settle()
+        return answered
 
     async def handlers(self, run: RunReport | RunHandle[Any] | str) -> list[RunReport]:
         """Finish the runs that handle the failure of a run; return their reports in the order of their start."""

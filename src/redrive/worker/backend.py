@@ -23,6 +23,7 @@ from redrive.store.children import AwaitedRun, Child
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
 from redrive.store.events import Mailbox
 from redrive.store.port import LeaseConnection, Store, Transaction
+from redrive.store.questions import AskedQuestion
 from redrive.store.runs import AttemptRow
 from redrive.store.workers import Catalogue, ClaimRequest, ClaimResult, NewWorker
 
@@ -95,6 +96,9 @@ class Backend(Protocol):
     async def end_child(self, run: RunView, run_id: str, *, undo: bool) -> AwaitedRun | None:
         """Cancel one of them, or with `undo` begin its rollback if it has succeeded; return its state after that."""
 
+    async def asked_question(self, run: int, index: int) -> AskedQuestion | None:
+        """Return the answer that such a run waits for at an entry, with its wake-ups and its fence."""
+
     async def rollback_cause(self, run: ClaimedRun) -> RollbackCause:
         """Return why such a run is rolled back."""
 
@@ -136,6 +140,7 @@ class LocalBackend:
         self.mailbox = store.mailbox
         self.wakeups = store.wakeups
         self.awaited_run = store.awaited_run
+        self.asked_question = store.asked_question
         self.permit = store.permit
         self.circuits_changed_since = store.circuits_changed_since
         self.transaction = store.transaction

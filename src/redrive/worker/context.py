@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid as uuid_module
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol
 
 from redrive.clock import MICROS, SystemClock
-from redrive.core.payload import signature_of_type
+from redrive.core.payload import check_size, encode_any, signature_of_type
+from redrive.core.questions import MAX_TEXT, Audience, Question, read_apart_from, read_options, read_plan
 from redrive.core.waits import MAX_UNREAD, Wait, WaitMode, check_event_declared, check_event_name
 from redrive.duration import Duration, parse_duration, to_datetime
 from redrive.errors import InputError, MisusedStep
@@ -23,7 +24,7 @@ from redrive.worker.attempt import Attempt, MessageId
 from redrive.worker.branches import Branch, current_scope
 from redrive.worker.execution import Execution
 from redrive.worker.status_note import make_status_note
-from redrive.worker.waits import NO_DEFAULT, WaitRequest
+from redrive.worker.waits import NO_DEFAULT, Answer, WaitRequest
 
 
 class StepInfo(Protocol):
@@ -47,13 +48,17 @@ class StepInfo(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """The current run, as workflow and step code sees it."""
+    """The current run, as workflow and step code sees it.
+
+    `started_by`: the person, token or schedule that started it, or the run whose code did; None if it is not known.
+    """
 
     run_id: str
     workflow: str
     tenant: str
     correlation_id: str
     version: str
+    started_by: str | None = None
 
 
 def step_info() -> StepInfo:
@@ -76,6 +81,7 @@ def run_info() -> RunInfo:
         tenant=execution.claimed.tenant,
         correlation_id=execution.correlation_id,
         version=execution.worker.version,
+        started_by=execution.view.options.started_by,
     )
 
 
@@ -127,6 +133,58 @@ def receive(name: str, *, upto: int = 100, within: Duration = 0, type: Any = Non
     wait = Wait(mode=WaitMode.MANY, names=_check_event_names(name), upto=upto, within=length)
     waiting: Awaitable[list[Any]] = _wait("receive", wait, None, NO_DEFAULT, type)
     return waiting
+
+
+def ask(
+    question: str,
+    *,
+    options: Iterable[str] | None = None,
+    form: Any = None,
+    show: Mapping[str, Any] | None = None,
+    to: str | Iterable[str] | None = None,
+    apart_from: str | Iterable[str | None] | None = None,
+    timeout: Duration | None = None,
+    escalate: Mapping[str, str | Iterable[str]] | None = None,
+    notify: str | None = None,
+) -> Awaitable[Answer]:
+    """Ask people a question, and return the answer that one of them gives. The run costs nothing meanwhile.
+
+    The answer is one of `options`, or a value of the type `form`. `show` is data that users see with the question.
+    `to` is a role, mail addresses, or both; without it every user with the role STAFF or a higher one may answer.
+    `apart_from` names people who may not. After `timeout` this raises `WaitExpired`, a `TimeoutError`. `escalate` maps
+    times to more people, who may answer from then on. `notify` is a channel that is notified, beside what the rules
+    say. In a `def` workflow the call itself blocks.
+    """
+    seconds = None if timeout is None else parse_duration(timeout, "timeout")
+    if (options is None) == (form is None):
+        raise InputError(Reason(ReasonCode.QUESTION_FORM_NEEDED))
+    if not isinstance(question, str) or not 0 < len(question) <= MAX_TEXT:
+        given = f"{len(question):,}" if isinstance(question, str) else quote(question)
+        raise InputError(Reason(ReasonCode.LONG_TEXT_NEEDED, field="question", longest=MAX_TEXT, given=given))
+    signature = None if form is None else signature_of_type(form, "answer")
+    schema = read_options(options) if signature is None else json.loads(signature.get_schema_texts()[1])
+    asked = Question(
+        text=question,
+        schema=json.dumps(schema),
+        audience=Audience.read(to),
+        shown=None if show is None else encode_any(dict(show)),
+        apart_from=read_apart_from(apart_from),
+        plan=read_plan(escalate, seconds),
+        notify=None if notify is None else notify.removeprefix("#"),
+    )
+    branch = _current_branch("redrive.ask")
+    if branch is None:
+        raise MisusedStep(
+            "redrive.ask() works only in workflows that an engine runs: a run waits for the answer. "
+            "In a unit test, use redrive.testing.engine and e.answer()"
+        )
+    execution = branch.execution
+    check_size(asked.shown or "", execution.worker.max_payload, "what a question shows")
+    wait = Wait(mode=WaitMode.TASK, names=(), schema=schema, question=question)
+    request = WaitRequest(call="ask", wait=wait, types={"": signature}, timeout=seconds, question=asked)
+    waiting: Any = execution.calls.waits.wait(branch, request)
+    answered: Awaitable[Answer] = execution.call_from_thread(waiting) if branch.threaded else waiting
+    return answered
 
 
 def _check_event_names(*names: Any) -> tuple[str, ...]:

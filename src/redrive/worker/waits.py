@@ -1,6 +1,6 @@
-"""Waits of a run for events and for other runs: answered by what is in the store, under the run's fence.
+"""Waits of a run for events, other runs and people: answered by what is in the store, under the run's fence.
 
-    look       read the unread events, or the other run, together with the number of wake-ups
+    look       read the unread events, the other run, or the answer, together with the number of wake-ups
     register   record the wait, then look again: an event or an end that came in between is found
     wait       until a wake-up, the limit, or the end of the hold, for which the run stays in memory
     answer     record the answer; taking the events is part of it
@@ -14,29 +14,34 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from redrive.clock import MICROS
 from redrive.core.children import build_child_failed, build_child_failure, build_missing_run, is_answer
-from redrive.core.decide_wait import WAIT_EXPIRED_ERROR_TYPE, build_wait_failure
-from redrive.core.failure_reason import FailureReason
+from redrive.core.decide_wait import WAIT_EXPIRED_ERROR_TYPE, build_answer_failure, build_wait_failure
+from redrive.core.failure_reason import FailureReason, build_step_failed
 from redrive.core.outcomes import (
     EntryCancelled,
     EntryRef,
     EventsRefused,
+    QuestionAsked,
     WaitAnswered,
     WaitFailed,
     WaitStarted,
     WaitTimedOut,
 )
 from redrive.core.payload import Signature
+from redrive.core.questions import Question, task_id
+from redrive.core.questions import encode_answer as encode_person_answer
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import EventUse
-from redrive.core.waits import OpenWait, Wait, WaitMode, WaitState, encode_answer, match_events
+from redrive.core.waits import EVENT_KIND, OpenWait, Wait, WaitMode, WaitState, encode_answer, match_events
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, PayloadError, RunDetached, WaitExpired
 from redrive.reasons import Reason
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
     from redrive.core.journal import EntryRow
     from redrive.store.children import RunEnd
     from redrive.store.events import EventRow
+    from redrive.store.questions import RecordedAnswer
     from redrive.worker.branches import Branch
     from redrive.worker.execution import Execution
 
@@ -66,10 +72,23 @@ class Event:
     by: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer of a person to `redrive.ask`: the value, who gave it and when, and the note beside it.
+
+    `by` and `at` are None if a user gave the result of the wait in a replay.
+    """
+
+    value: Any
+    by: str | None = None
+    at: datetime | None = None
+    note: str | None = None
+
+
 class WaitRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A wait as workflow code asks for it. `types`: the signatures of payloads by the name of the event, or the run.
 
-    `workflow`: that of the run that is waited for.
+    `workflow`: that of the run that is waited for. `question`: what a person is asked.
     """
 
     call: str
@@ -78,6 +97,7 @@ class WaitRequest(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     default: Any = NO_DEFAULT
     workflow: str = ""
+    question: Question | None = None
 
     @property
     def name(self) -> str:
@@ -99,6 +119,9 @@ class WaitRequest(msgspec.Struct, frozen=True, kw_only=True):
         if wait.mode is WaitMode.MANY:
             return [self.decode(wait.names[0], json.dumps(each)) for each in found]
         at = found.get("at")
+        if wait.mode is WaitMode.TASK:
+            value, when = self.decode("", json.dumps(found["value"])), None if at is None else to_datetime(at)
+            return Answer(value=value, by=found.get("by"), at=when, note=found.get("note"))
         payload = self.decode(found["name"], json.dumps(found["payload"]))
         return Event(
             name=found["name"], payload=payload, at=None if at is None else to_datetime(at), by=found.get("by")
@@ -108,7 +131,7 @@ class WaitRequest(msgspec.Struct, frozen=True, kw_only=True):
 class _LiveWait(msgspec.Struct, eq=False):
     """A wait that is executed here. `woken` is set when it has to look at its state again.
 
-    `end`: the run that is waited for, as the last look found it.
+    `end`: the run that is waited for, as the last look found it; `answer`: so for the answer of a person.
     """
 
     place: EntryRef
@@ -116,18 +139,19 @@ class _LiveWait(msgspec.Struct, eq=False):
     woken: asyncio.Event
     limit_at: int | None = None
     end: RunEnd | None = None
+    answer: RecordedAnswer | None = None
 
     @property
-    def is_for_run(self) -> bool:
-        """True if the wait is for the end of a run."""
-        return self.request.wait.mode is WaitMode.RUN
+    def is_for_events(self) -> bool:
+        """True if events answer the wait."""
+        return self.request.wait.kind == EVENT_KIND
 
     def describe(self) -> OpenWait:
         return OpenWait(index=self.place.index, wait=self.request.wait, limit_at=self.limit_at)
 
 
 class Waits:
-    """The waits of one run for events and for other runs.
+    """The waits of one run for events, other runs and people.
 
     `seen`: the wake-ups at the last look. `_known`: the highest number of wake-ups that was reported to this process.
     `_used`: numbers of events that a wait of this execution took or set aside; the store may not show that yet.
@@ -193,11 +217,14 @@ class Waits:
 
     def _is_awaited(self, run_id: str) -> bool:
         """Return True if a branch waits for a run, or will as soon as it has been resumed."""
-        if any(each.is_for_run and each.request.wait.names[0] == run_id for each in self._open.values()):
+        if any(
+            each.request.wait.mode is WaitMode.RUN and each.request.wait.names[0] == run_id
+            for each in self._open.values()
+        ):
             return True
         rows = [row for row in self._execution.claimed.journal if row.kind is EntryKind.WAIT and not row.superseded]
         waits = [row.input for row in rows if row.status is StepStatus.RUNNING and row.index not in self._over]
-        return any(Wait.from_json(text).names[0] == run_id for text in waits if isinstance(text, str))
+        return any(run_id in Wait.from_json(text).names for text in waits if isinstance(text, str))
 
     def _cancel_given_up_child(self, request: WaitRequest, entry: EntryRow) -> None:
         """Cancel the child of a wait that was given up before: the worker may have died between the two."""
@@ -218,6 +245,8 @@ class Waits:
             return request.default
         self._execution.calls.step_failed(ending, place, 1)
         if ending.failure.error_type != WAIT_EXPIRED_ERROR_TYPE:
+            if request.question is not None:
+                raise build_step_failed(ending, key=place.key)
             raise build_child_failed(ending, key=place.key)
         raise WaitExpired(str(ending.reason), key=place.key)
 
@@ -230,7 +259,9 @@ class Waits:
         execution.worker.waits_by_run[execution.claimed.id] = self
         try:
             while True:
-                state = await (self._look_at_run(live) if live.is_for_run else self._look(live))
+                state = await self._look(live)
+                if live.answer is not None:
+                    return await self._answer_by_person(live, live.answer)
                 if live.end is not None and self._is_answered(live.end, request):
                     return await self._answer_by_end(live, live.end)
                 if state is None:
@@ -254,7 +285,17 @@ class Waits:
         await self._cancel_child(request)
         return self._give_up(request, place, ending)
 
-    async def _look(self, live: _LiveWait) -> WaitState:
+    async def _look(self, live: _LiveWait) -> WaitState | None:
+        """Read what the wait is for; return the state of the wait, None if it waits for a run that does not exist."""
+        match live.request.wait.mode:
+            case WaitMode.RUN:
+                return await self._look_at_run(live)
+            case WaitMode.TASK:
+                return await self._look_at_question(live)
+            case _:
+                return await self._look_at_events(live)
+
+    async def _look_at_events(self, live: _LiveWait) -> WaitState:
         """Read the unread events; return the state of this wait, and let other waits look that have an answer."""
         execution = self._execution
         await execution.ready()
@@ -267,10 +308,10 @@ class Waits:
             raise RunDetached
         self.seen = max(self.seen, mailbox.wakeups)
         self._unread = tuple([event for event in mailbox.events if event.seq not in self._used])
-        waits = [each.describe() for each in self._open.values() if not each.is_for_run]
+        waits = [each.describe() for each in self._open.values() if each.is_for_events]
         states = match_events(waits, self._unread, backend.now())
         for other in self._open.values():
-            if other is not live and not other.is_for_run and states[other.place.index].events:
+            if other is not live and other.is_for_events and states[other.place.index].events:
                 other.woken.set()
         return states[live.place.index]
 
@@ -291,6 +332,34 @@ class Waits:
             return None
         expired = live.limit_at is not None and backend.now() >= live.limit_at
         return WaitState(expired=expired, due_at=live.limit_at)
+
+    async def _look_at_question(self, live: _LiveWait) -> WaitState:
+        """Read the answer of a person, if there is one."""
+        execution = self._execution
+        await execution.ready()
+        live.woken.clear()
+        backend, run, index = execution.worker.backend, execution.claimed.id, live.place.index
+        with execution.calls.ask_store():
+            found = await repeat_until_answered(lambda: backend.asked_question(run, index), execution.clock)
+        if found is None or found.fence != execution.view.fence:
+            execution.detach()  # as for events
+            raise RunDetached
+        self.seen = max(self.seen, found.wakeups)
+        live.answer = found.answer
+        expired = live.limit_at is not None and backend.now() >= live.limit_at
+        return WaitState(expired=expired, due_at=live.limit_at)
+
+    async def _answer_by_person(self, live: _LiveWait, answer: RecordedAnswer) -> Any:
+        """Record the answer of a person, or that the type which the code asks for does not take it."""
+        for text in (answer.answer, answer.note):
+            if isinstance(text, Unreadable):
+                raise ConfigurationError(text.why)
+        text = encode_person_answer(answer.answer, answer.by, answer.at, answer.note)
+        try:
+            live.request.read_answer(text)
+        except PayloadError as error:
+            return await self._fail(live, build_answer_failure(live.place, answer.by, Reason.of_error(error)))
+        return await self._answer(live, (), text)
 
     def _is_answered(self, end: RunEnd, request: WaitRequest) -> bool:
         # A run that is rolled back with its parent keeps its result.
@@ -343,12 +412,17 @@ class Waits:
         """Record the wait. A run that does nothing else sleeps from now on."""
         execution, request = self._execution, live.request
         delay = None if request.timeout is None else int(request.timeout * MICROS)
-        outcome = WaitStarted(
+        kind: Callable[..., WaitStarted] = WaitStarted
+        subjects = request.wait.names if live.end is None else (live.end.subject,)
+        if request.question is not None:
+            kind = partial(QuestionAsked, question=request.question)
+            subjects = (task_id(execution.claimed.public_id, live.place.index),)
+        outcome = kind(
             run=execution.view,
             place=live.place,
             delay=delay,
             input=request.wait.to_json(),
-            subjects=request.wait.names if live.end is None else (live.end.subject,),
+            subjects=subjects,
             kind=request.wait.kind,
             seen=self.seen,
             idle=execution.is_only_branch(),

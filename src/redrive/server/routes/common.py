@@ -43,6 +43,7 @@ Index = Annotated[
 ]
 Span = Annotated[float | str, Field(description="Seconds, or a text such as `10m`.")]
 Text = Annotated[str, Field(min_length=1, max_length=255)]
+LongText = Annotated[str, Field(min_length=1, max_length=10_000)]
 _MAX_UNKNOWN_NAMES = 20
 _MAX_OLDEST_RUNS = 100
 _REPLAY_OPTIONS = frozenset({"input", "patch", "output", "new_operation", "skip_steps"})

@@ -14,11 +14,12 @@ from redrive.core.roles import Permission
 from redrive.core.states import DeliveryStatus
 from redrive.desk.audit import Audit
 from redrive.desk.circuits import CircuitRecord, Circuits
-from redrive.desk.models import AuditRecord
+from redrive.desk.models import AuditRecord, Task
 from redrive.desk.notifications import InboxItem, Notifications
 from redrive.desk.outbox import Outbox, Sinks
 from redrive.desk.saved_views import ListName, SavedView, SavedViews
 from redrive.desk.settings import KnownWorker, KnownWorkflow, Policies, Schedules, StoredPolicy, Workflows
+from redrive.desk.tasks import Tasks
 from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict
@@ -26,7 +27,9 @@ from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import (
     Body,
     Cursor,
+    Id,
     Limit,
+    LongText,
     Name,
     Since,
     Span,
@@ -41,7 +44,7 @@ from redrive.server.routes.common import (
     read_filter,
     serve,
 )
-from redrive.store.filters import AuditFilter, CircuitFilter, OutboxFilter
+from redrive.store.filters import AuditFilter, CircuitFilter, OutboxFilter, TaskFilter
 from redrive.store.list_query import Page
 
 settings_routes = make_router("settings and log")
@@ -217,6 +220,7 @@ circuit_routes = make_router("circuits")
 outbox_routes = make_router("messages")
 schedule_routes = make_router("schedules")
 notification_routes = make_router("notifications")
+task_routes = make_router("tasks")
 CircuitKey = Annotated[str, Path(pattern=r"^[^#\x00-\x1f]{1,401}$", description="A circuit's name, or WORKFLOW/STEP.")]
 
 
@@ -260,6 +264,30 @@ add_operations(
     lambda context: context.desk.schedules,
     *(Schedules.list, Schedules.run, Schedules.pause, Schedules.resume, Schedules.remove),
 )
+
+
+add_operations(
+    task_routes,
+    lambda context: context.desk.tasks,
+    *(Tasks.list, Tasks.answer, Tasks.assign, Tasks.comment),
+    types={
+        "filter": read_filter(TaskFilter, late=Annotated[bool, Query(description="Reminded of, or escalated.")]),
+        "note": LongText | None,
+        "text": LongText,
+    },
+)
+
+
+@serve(task_routes, Tasks.get)
+async def show_task(context: Context, id: Id) -> Task:
+    """Return one task with its history."""
+    return await context.desk.tasks.get(id, tenant=context.one_tenant, by=context.by)
+
+
+@task_routes.post("/tasks/{id}/reveal", **requires(Permission.SEE_PAYLOADS, **{"x-own-key": True}))
+async def reveal_task(context: Context, id: Id) -> Task:
+    """Return a task without redaction. The audit log records who saw it."""
+    return await context.desk.tasks.get(id, tenant=context.one_tenant, reveal=True, by=context.by)
 
 
 class Inbox(Body):

@@ -159,6 +159,12 @@ async def read_awaited(request: Request, principal: Worker, session: Session, ru
     return _answer(await _get_workers(request).read_awaited(session, principal, run, call))
 
 
+@worker_routes.post("/worker/runs/{run}/asked", **_describe(wire.AskedCall, wire.AskedReply))
+async def read_asked(request: Request, principal: Worker, session: Session, run: RunNumber) -> Response:
+    """Read the answer to a question of a run that the worker holds."""
+    return _answer(await _get_workers(request).read_asked(session, run, await _read(request, wire.AskedCall)))
+
+
 @worker_routes.post("/worker/wakeups", **_describe(wire.WakeupsCall, wire.WakeupsReply))
 async def read_wakeups(request: Request, principal: Worker, session: Session) -> Response:
     """Read how often runs that the worker holds were woken."""

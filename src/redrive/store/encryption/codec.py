@@ -49,6 +49,7 @@ from redrive.store.list_query import Page
 from redrive.store.outbox import BlockedKey, DeliveryDecision, DeliveryRow, MessageRow
 from redrive.store.outbox_claims import ClaimedDeliveries, ClaimedDelivery
 from redrive.store.port import LeaseConnection, Store, Transaction
+from redrive.store.questions import AskedQuestion, GivenAnswer, QuestionRow, QuestionStep, RecordedAnswer
 from redrive.store.runs import AttemptRow, RunRow, StatusNoteRow
 from redrive.store.settings import NewView, ViewRow
 from redrive.store.workers import ClaimedRun, ClaimResult, HeartbeatReply, ReceiptWrite, RemoteWorkerRow
@@ -69,6 +70,9 @@ WRITTEN_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
     transitions.MessageWrite: ("payload",),
     transitions.EventUse: ("refused",),
     transitions.StatusNoteWrite: ("text", "data"),
+    transitions.QuestionWrite: ("question", "shown", "schema"),
+    transitions.QuestionEnd: ("answer", "note"),
+    GivenAnswer: ("answer", "note"),
     NewEvent: ("payload",),
     DeliveryResult: ("error",),
     ResponseRow: ("body",),
@@ -96,6 +100,8 @@ READ_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
     EventRow: ("payload", "refused"),
     RunEnd: ("output", "failure"),
     StatusNoteRow: ("text", "data"),
+    QuestionRow: ("question", "shown", "schema", "answer", "note"),
+    RecordedAnswer: ("answer", "note"),
     DeliveryRow: ("error",),
     BlockedKey: ("error",),
     ResponseRow: ("body",),
@@ -124,8 +130,11 @@ INDEXED_RECORDS = frozenset({transitions.NewRun, transitions.ReopenWrite})
 WRITTEN_PARTS: dict[type[Any], tuple[str, ...]] = {
     Transition: (
         "entries", "attempts", "change", "letter", "reopens", "starts", "replay", "audit", "messages", "uses", "note",
+        "questions", "question_ends",
     ),
     NewEvent: ("audit",),
+    GivenAnswer: ("audit",),
+    QuestionStep: ("audit", "messages"),
     Triage: ("audit", "messages"),
     GroupChange: ("audit",),
     CircuitUpdate: ("audit",),
@@ -143,6 +152,7 @@ READ_PARTS: dict[type[Any], tuple[str, ...]] = {
     SendResult: ("first",),
     Mailbox: ("events",),
     AwaitedRun: ("end",),
+    AskedQuestion: ("answer",),
     ClaimedDeliveries: ("items",),
     ClaimedDelivery: ("message",),
     notifications.DueLane: ("notices",),

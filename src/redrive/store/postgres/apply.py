@@ -215,6 +215,8 @@ class _Columns:
             self._add_rare("closes", {"t": number})
         if transition.waits or transition.ended_waits or transition.uses or transition.expires or transition.note:
             self._add_wait(number, transition)
+        if transition.questions or transition.question_ends:
+            self._add_questions(number, transition)
         clears = change is None and transition.clears_suspicion
         if clears or transition.version is not None:
             self._add_rare("marks", {"t": number, "clears": clears, "version": transition.version})
@@ -244,6 +246,16 @@ class _Columns:
         if (note := transition.note) is not None:
             texts = {"text": escape_nul(note.text), "data": escape_nul(note.data)}
             self._add_rare("notes", {"t": number, "tenant": tenant, "progress": note.progress, **texts})
+
+    def _add_questions(self, number: int, transition: Transition) -> None:
+        for question in transition.questions:
+            texts = {name: escape_nul(getattr(question, name)) for name in ("question", "shown", "schema")}
+            row = {**as_dict(question), **texts, "kind": question.kind.value, "idx": question.index}
+            self._add_rare("questions", {**row, "t": number, "tenant": transition.tenant})
+        for end in transition.question_ends:
+            texts = {name: escape_nul(getattr(end, name)) for name in ("answer", "note")}
+            row = {**as_dict(end), **texts, "status": end.status.value, "idx": end.index}
+            self._add_rare("question_ends", {**row, "t": number})
 
     def _add_rare(self, kind: str, row: dict[str, Any]) -> None:
         self._rare.setdefault(kind, []).append(row)

@@ -153,11 +153,9 @@ class PostgresStore(SqlStore):
             except StoreError as error:
                 log.warning("could not wake runs whose children ended; a chore will do it: %s", error)
 
-    async def wake_runs(self, runs: Sequence[int], *, asleep: bool = False) -> list[WokenRun]:
-        woken = await super().wake_runs(runs, asleep=asleep)
-        if woken:
-            self._notifier.notify()
-        return woken
+    def tell_woken(self, woken: Sequence[WokenRun]) -> None:
+        super().tell_woken(woken)
+        self._notifier.notify()
 
     def _notify_if_due(
         self, transitions: Sequence[Transition], answers: list[TransitionResult]

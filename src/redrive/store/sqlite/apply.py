@@ -10,7 +10,7 @@ from itertools import islice
 
 from redrive.clock import MICROS
 from redrive.core.outbox import SinkLease
-from redrive.core.states import FINAL_RUN_STATUSES
+from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.core.transitions import AttemptWrite, AuditWrite, EntryWrite, RunWrite, Transition, TransitionResult
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict
@@ -33,7 +33,8 @@ _PLAN_LIFETIME = MICROS // 10
 # The statements that write rows of a batch, after `change_run`, in the lock order of the architecture.
 _STATEMENTS = (
     "set_end", "clear_suspicion", "set_version", "put_result", "put_entry", "close_entries", "drop_waits",
-    "end_wait", "put_wait", "use_event", "put_note", "put_attempt",
+    "withdraw_questions", "put_question", "end_question", "end_wait", "put_wait", "use_event", "put_note",
+    "put_attempt",
     "put_letter", "put_letter_texts", "insert_circuit_if_new", "put_sample", "drop_probe", "put_audit",
 )  # fmt: skip
 
@@ -64,13 +65,19 @@ class TransitionRows:
                 self._rows["set_end"].append((change.ends_as._value_, transition.run))
             if change.output is not None or change.failure is not None or change.status in FINAL_RUN_STATUSES:
                 self._results.append((transition.run, transition.tenant, change.output, change.failure))
+            # A run that succeeds has withdrawn its open questions before: its branches were cancelled.
+            if change.status in FINAL_RUN_STATUSES and change.status is not RunStatus.SUCCESS:
+                self._rows["withdraw_questions"].append((transition.run,))
         elif transition.clears_suspicion:
             self._rows["clear_suspicion"].append((transition.run,))
         if transition.closes:
             self._rows["close_entries"].append((now, transition.run))
             self._rows["drop_waits"].append((transition.run,))
+            self._rows["withdraw_questions"].append((transition.run,))
         if transition.waits or transition.ended_waits or transition.uses or transition.note:
             self._add_wait(transition)
+        if transition.questions or transition.question_ends:
+            self._add_questions(transition)
         if transition.version is not None:
             self._rows["set_version"].append((transition.version, transition.run))
         if (letter := transition.letter) is not None:
@@ -103,6 +110,19 @@ class TransitionRows:
         self._rows["use_event"].extend((use.index, use.refused, run, use.seq) for use in transition.uses)
         if (note := transition.note) is not None:
             self._rows["put_note"].append((run, tenant, self._now, note.progress, note.text, note.data))
+
+    def _add_questions(self, transition: Transition) -> None:
+        now, run = self._now, transition.run
+        for q in transition.questions:
+            due_at, next_at = (None if delay is None else now + delay for delay in (q.due_in, q.next_in))
+            self._rows["put_question"].append((
+                q.public_id, transition.tenant, run, q.index, q.run_id, q.workflow, q.key, q.kind.value, q.role,
+                q.people, q.apart_from, q.question, q.shown, q.schema, now, due_at, next_at, q.plan, q.notify,
+            ))  # fmt: skip
+        self._rows["end_question"].extend(
+            (end.status.value, None if end.by is None else now, end.by, end.answer, end.note, run, end.index)
+            for end in transition.question_ends
+        )
 
     def writes(self) -> list[Write]:
         """Return the statements for all rows, in the lock order of the architecture."""

@@ -1,6 +1,6 @@
 -- Applying transitions. What a batch writes is in the function `apply` of the schema, part by part under the names
 -- that the SQLite store uses: fences, open_attempt, change_run, clear_suspicion, set_version, put_result,
--- put_entry, close_entries, expired_wait, end_wait, put_wait, use_event, put_note, put_attempt, put_letter. The rest is in `begin_runs`, which does what `start` does, and in
+-- put_entry, close_entries, withdraw_questions, put_question, end_question, expired_wait, end_wait, put_wait, use_event, put_note, put_attempt, put_letter. The rest is in `begin_runs`, which does what `start` does, and in
 -- `decide_on_letters`: reopen_run, edit_input, supersede, loosen, move_letter, end_replay, put_replay, put_audit;
 -- and in `sample_circuits`: insert_circuit_if_new, put_sample, drop_probe; messages in
 -- `publish_bundled`: last_message, messages_between, sinks_for, put_message, put_bundle, put_delivery, clear_bundles.

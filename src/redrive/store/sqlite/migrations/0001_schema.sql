@@ -204,18 +204,59 @@ CREATE UNIQUE INDEX run_events_once ON run_events (run, key) WHERE key IS NOT NU
 CREATE INDEX run_events_unread ON run_events (run, seq, size) WHERE taken IS NULL;
 
 -- Open waits of runs. subject: the name of the event, or the first of the runs that replay each other, that the entry
--- waits for. kind letter: an open dead letter of that run ends the wait, too. A row may outlive its wait if the run
+-- waits for, or the id of the task. kind letter: an open dead letter of that run ends the wait, too. A row may outlive its wait if the run
 -- ended meanwhile.
 CREATE TABLE waits (
     run     INTEGER NOT NULL,
     idx     INTEGER NOT NULL,
-    kind    TEXT    NOT NULL CHECK (kind IN ('event', 'run', 'letter')),
+    kind    TEXT    NOT NULL CHECK (kind IN ('event', 'run', 'letter', 'task')),
     subject TEXT    NOT NULL,
     tenant  TEXT    NOT NULL,
     since   INTEGER NOT NULL,
     PRIMARY KEY (run, idx, subject)
 ) WITHOUT ROWID;
 CREATE INDEX waits_for ON waits (kind, subject, run);
+
+-- Questions to people, which users see as tasks. kind manual: a compensation that a person performs. key: of the journal
+-- entry, by which a question of a replay finds the one that it replaces. role, people: who may answer. apart_from: who may
+-- not. next_at: when the first step of plan is due. late_at: since when a step of it was. people and apart_from are JSON.
+CREATE TABLE questions (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    public_id   TEXT    NOT NULL UNIQUE,
+    tenant      TEXT    NOT NULL,
+    run         INTEGER NOT NULL,
+    idx         INTEGER NOT NULL,
+    run_id      TEXT    NOT NULL,
+    workflow    TEXT    NOT NULL,
+    key         TEXT    NOT NULL,
+    kind        TEXT    NOT NULL CHECK (kind IN ('ask', 'manual')),
+    status      TEXT    NOT NULL CHECK (status IN ('OPEN', 'ANSWERED', 'EXPIRED', 'WITHDRAWN')),
+    role        TEXT,
+    people      TEXT    NOT NULL,
+    apart_from  TEXT    NOT NULL,
+    question    TEXT    NOT NULL,
+    shown       TEXT,
+    schema      TEXT    NOT NULL,
+    created_at  INTEGER NOT NULL,
+    due_at      INTEGER,
+    next_at     INTEGER,
+    plan        TEXT,
+    late_at     INTEGER,
+    notify      TEXT,
+    owner       TEXT,
+    answered_at INTEGER,
+    answered_by TEXT,
+    answer      TEXT,
+    note        TEXT,
+    replaces    TEXT,
+    UNIQUE (run, idx)
+);
+CREATE INDEX questions_open ON questions (tenant, id) WHERE status = 'OPEN';
+CREATE INDEX questions_of_tenant ON questions (tenant, id);
+CREATE INDEX questions_open_of_run ON questions (run) WHERE status = 'OPEN';
+CREATE INDEX questions_by_age ON questions (created_at);
+CREATE INDEX questions_of_run_id ON questions (run_id, id);
+CREATE INDEX questions_next ON questions (next_at) WHERE next_at IS NOT NULL AND status = 'OPEN';
 
 -- The latest status that the code of a run set.
 CREATE TABLE run_notes (

@@ -74,6 +74,30 @@ WHERE run = ? AND ended_at IS NULL AND superseded = 0;
 -- Delete the waits of a run that was ended from outside.
 DELETE FROM waits WHERE run = ?;
 
+-- name: withdraw_questions
+-- Withdraw the open questions of a run that ended without success.
+UPDATE questions SET status = 'WITHDRAWN', next_at = NULL WHERE run = ? AND status = 'OPEN';
+
+-- name: put_question
+-- Insert a question; a repeat changes nothing. One of a replay names the question that it replaces.
+WITH new (public_id, tenant, run, idx, run_id, workflow, key, kind, role, people, apart_from, question, shown, schema,
+          created_at, due_at, next_at, plan, notify) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+INSERT INTO questions (public_id, tenant, run, idx, run_id, workflow, key, kind, status, role, people, apart_from,
+                       question, shown, schema, created_at, due_at, next_at, plan, notify, replaces)
+SELECT public_id, tenant, run, idx, run_id, workflow, key, kind, 'OPEN', role, people, apart_from, question, shown,
+       schema, created_at, due_at, next_at, plan, notify,
+       (SELECT q.public_id FROM runs AS r LEFT JOIN runs AS old ON old.public_id = r.replay_of
+        CROSS JOIN questions AS q ON q.run IN (r.id, old.id) AND q.key = new.key AND q.public_id <> new.public_id
+        WHERE r.id = new.run ORDER BY q.id DESC LIMIT 1)
+FROM new WHERE true
+ON CONFLICT (run, idx) DO NOTHING;
+
+-- name: end_question
+-- End an open question.
+UPDATE questions SET status = ?, next_at = NULL, answered_at = ?, answered_by = ?, answer = ?, note = ?
+WHERE run = ? AND idx = ? AND status = 'OPEN';
+
 -- name: end_wait
 -- Delete a wait that is over.
 DELETE FROM waits WHERE run = ? AND idx = ?;

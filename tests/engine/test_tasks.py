@@ -1,0 +1,341 @@
+"""Questions to people on every database: answers, time limits, audiences, escalations, replays, crashes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from engines import KINDS, OnStore, on
+
+import redrive
+from redrive import Answer, Manual, NonRetryable, Redrive, TaskFilter, WaitExpired
+from redrive.core.roles import Role
+from redrive.desk.models import Caller, Task
+from redrive.desk.tasks import Tasks
+from redrive.errors import Conflict, InputError, MisusedStep, NotAllowed, NotFound, StepFailed
+from redrive.testing import Engine, crash_everywhere
+
+app = Redrive()
+ANN, BOB = "ann@example.org", "bob@example.org"
+
+
+@dataclass
+class Decision:
+    approved: bool
+    limit: int = 0
+
+    def __post_init__(self) -> None:
+        if self.limit < 0:
+            raise ValueError("limit is negative")
+
+
+@app.step
+async def pay(name: str, says: str) -> str:
+    return f"{name}: {says}"
+
+
+@app.workflow
+async def refund(name: str = "jo", cents: int = 4000) -> str:
+    answer = await redrive.ask(
+        f"Refund {cents / 100:.2f} to {name}?",
+        options=["approve", "reject"],
+        show={"name": name, "api_key": "s3cr3t"},
+        to=["ADMIN", ANN],
+        timeout="3d",
+        escalate={"1d": ["OWNER", BOB]},
+    )
+    return await pay(name, f"{answer.value} by {answer.by}, {answer.note}")
+
+
+@app.workflow
+async def typed() -> int:
+    answer = await redrive.ask("How much?", form=Decision)
+    assert isinstance(answer, Answer)
+    return answer.value.limit if answer.value.approved else 0
+
+
+@app.workflow
+async def four_eyes() -> str:
+    first = await redrive.ask("First?", options=["yes"], apart_from=redrive.run_info().started_by)
+    second = await redrive.ask("Second?", options=["yes"], apart_from=[first.by, None])
+    return f"{first.by} and {second.by}"
+
+
+@app.workflow
+async def raced() -> str:
+    async with asyncio.TaskGroup() as group:
+        asked = group.create_task(redrive.ask("Which?", options=["a", "b"]))
+        told = group.create_task(redrive.wait_for("enough"))
+        await asyncio.wait([asked, told], return_when=asyncio.FIRST_COMPLETED)
+        if told.done():
+            asked.cancel()
+            return "enough"
+        told.cancel()
+        return (await asked).value
+
+
+@app.step
+async def refuse() -> None:
+    raise NonRetryable("no")
+
+
+@app.workflow
+async def asks_then_fails() -> None:
+    await redrive.ask("Go on?", options=["yes"])
+    await refuse()
+
+
+@app.step(compensate=Manual("Take the {{input.name}} from the shelf"))
+async def shelve(name: str) -> None:
+    return None
+
+
+@app.workflow(rollback=True)
+async def stored(name: str) -> None:
+    await shelve(name)
+    await refuse()
+
+
+@pytest.fixture(params=KINDS)
+async def on_store(request: pytest.FixtureRequest) -> AsyncIterator[OnStore]:
+    async with on(request.param) as opened:
+        yield opened
+
+
+def acting(e: Engine, role: Role) -> Tasks:
+    """Return the tasks as a caller with this role has them over HTTP."""
+    runtime = app.runtime
+    return runtime.desk(e.store.tenant_view("default"), e.clock, Caller("digest", role=role)).tasks
+
+
+async def test_an_answer_continues_the_run_once(on_store: OnStore) -> None:
+    async with on_store(app) as e:
+        handle = await refund.start()
+        (task,) = await e.tasks(handle)
+        assert (task.question, task.options) == ("Refund 40.00 to jo?", ("approve", "reject"))
+        assert task.shown["name"] == "jo"
+        assert task.shown["api_key"] != "s3cr3t"
+        assert (await app.tasks.get(task.id, reveal=True, by=ANN)).shown["api_key"] == "s3cr3t"
+        assert task.audience == f"ADMIN, {ANN}"
+        assert task.due_at == task.created_at + timedelta(days=3)
+        with pytest.raises(InputError):
+            await e.answer("maybe")
+        desk, values = app.tasks, [(ANN, "approve"), (BOB, "reject")] * 5
+        answers = await asyncio.gather(
+            *(desk.answer(task.id, value, note="fine", by=by) for by, value in values), return_exceptions=True
+        )
+        kept = [each for each in answers if isinstance(each, Task)]
+        refused = [each for each in answers if isinstance(each, Conflict)]
+        assert (len(kept), len(refused)) == (5, 5)
+        assert len({each.answered_by for each in kept}) == 1
+        first = kept[0]
+        assert all(f"{first.answered_by} answered" in str(each) and first.answer in str(each) for each in refused)
+        await e.settle()
+        assert await handle.result() == f"jo: {first.answer} by {first.answered_by}, fine"
+        assert e.calls(pay) == 1
+        assert [line.event for line in (await desk.get(task.id)).history] == ["task.revealed", "task.answered"]
+        assert await e.tasks() == []
+        assert [each.id for each in (await desk.list(TaskFilter(status="CLOSED"))).items] == [task.id]
+        with pytest.raises(Conflict):
+            await desk.assign(task.id, to=ANN)
+
+
+async def test_an_open_task_expires_and_escalates_in_time(on_store: OnStore) -> None:
+    async with on_store(app) as e:
+        handle = await refund.start()
+        (task,) = await e.tasks()
+        await e.advance("23h")
+        assert (await app.tasks.get(task.id)).late_at is None
+        await e.advance("1h")
+        later = await app.tasks.get(task.id)
+        assert later.people == (ANN, BOB)
+        assert later.role == "ADMIN"
+        assert later.late_at is not None
+        assert [line.event for line in later.history] == ["task.escalated"]
+        assert [each.id for each in (await app.tasks.list(TaskFilter(late=True, person=BOB))).items] == [task.id]
+        await e.advance("1d 23h 59m")
+        assert (await app.tasks.get(task.id)).is_open
+        events = [item.event for item in (await app.notifications.list(reader="x")).items]
+        assert sorted(events) == ["task_due", "task_escalated", "task_opened"]
+        report = await e.finish(handle)
+        assert report.error is not None
+        assert report.letter is not None
+        assert report.letter.code == "timeout"
+        assert (await app.tasks.get(task.id)).status == "EXPIRED"
+        with pytest.raises(Conflict, match="EXPIRED"):
+            await e.answer("approve", task=task)
+        await app.dlq.replay(report.letter.id)
+        (again,) = await e.tasks()
+        assert again.replaces == task.id
+        assert again.id != task.id
+        await e.answer("reject", by=ANN)
+        assert (await e.finish(handle)).value == "jo: reject by ann@example.org, None"
+
+
+async def test_only_the_audience_answers(on_store: OnStore) -> None:
+    async with on_store(app) as e:
+        await refund.start()
+        (task,) = await e.tasks()
+        with pytest.raises(NotAllowed, match=f"ADMIN, {re.escape(ANN)}"):
+            await acting(e, Role.STAFF).answer(task.id, "approve", by=BOB)
+        assert not (await acting(e, Role.STAFF).get(task.id, by=BOB)).may_answer
+        assert (await acting(e, Role.STAFF).get(task.id, by="Ann@example.org")).may_answer
+        with pytest.raises(NotFound):
+            await app.runtime.desk(e.store.tenant_view("other"), e.clock).tasks.get(task.id)
+        await acting(e, Role.STAFF).assign(task.id, to=ANN, by=BOB)
+        await acting(e, Role.STAFF).comment(task.id, "please", by=BOB)
+        answered = await acting(e, Role.ADMIN).answer(task.id, "approve", by=BOB)
+        events = [line.event for line in answered.history]
+        assert (answered.owner, events) == (ANN, ["task.assigned", "task.commented", "task.answered"])
+
+
+async def test_a_second_person_is_asked_where_four_eyes_are(on_store: OnStore) -> None:
+    async with on_store(app) as e:
+        handle = await four_eyes.start(started_by="Ann@example.org")
+        (task,) = await e.tasks()
+        assert (await app.runs.get(handle.id)).started_by == "Ann@example.org"
+        for role in (Role.STAFF, Role.OWNER):
+            with pytest.raises(NotAllowed, match="another person"):
+                await acting(e, role).answer(task.id, "yes", by=ANN)
+        await e.answer("yes", by=BOB)
+        (second,) = await e.tasks()
+        with pytest.raises(NotAllowed):
+            await e.answer("yes", by=BOB)
+        await e.answer("yes", by=ANN)
+        assert await handle.result() == f"{BOB} and {ANN}"
+        assert second.apart_from == (BOB,)
+
+
+async def test_an_owner_outside_the_audience_is_noted(on_store: OnStore) -> None:
+    async with on_store(app) as e:
+
+        @app.workflow(name=f"only_ann_{id(e)}")
+        async def only_ann() -> None:
+            await redrive.ask("Ann?", options=["yes"], to=ANN)
+
+        await e.restart()
+        await only_ann.start()
+        answered = await acting(e, Role.OWNER).answer((await e.tasks())[0].id, "yes", by=BOB)
+        assert answered.history[-1].after["outside"] is True
+
+
+async def test_a_run_that_ends_withdraws_its_tasks(on_store: OnStore) -> None:
+    async with on_store(app) as e:
+        cancelled, won = await refund.start(), await raced.start()
+        gone, kept = await e.tasks(cancelled), await e.tasks(won)
+        await cancelled.cancel()
+        await e.send(won, "enough")
+        assert await won.result() == "enough"
+        assert await e.tasks() == []
+        for (task,) in (gone, kept):
+            assert (await app.tasks.get(task.id)).status == "WITHDRAWN"
+            with pytest.raises(Conflict, match="WITHDRAWN"):
+                await app.tasks.answer(task.id, task.options[0])
+
+
+async def test_an_answer_has_the_type_of_its_form(on_store: OnStore) -> None:
+    async with on_store(app) as e:
+        good, bad = await typed.start(), await typed.start()
+        tasks = {task.run_id: task for task in await e.tasks()}
+        with pytest.raises(InputError, match="limit"):
+            await e.answer({"approved": True, "limit": "many"}, task=tasks[good.id])
+        await e.answer({"approved": True, "limit": 7}, task=tasks[good.id])
+        assert await good.result() == 7
+        await e.answer({"approved": True, "limit": -1}, task=tasks[bad.id], by=ANN)
+        report = await e.finish(bad)
+        assert report.letter is not None
+        assert report.letter.category == "validation"
+        assert f"the answer of {ANN}" in report.letter.reason
+        await app.dlq.replay(report.letter.id)
+        (again,) = await e.tasks()
+        assert again.replaces == tasks[bad.id].id
+        await e.answer({"approved": False})
+        assert await bad.result() == 0
+
+
+async def test_a_replay_keeps_answers_and_asks_anew_where_it_repeats(on_store: OnStore) -> None:
+    async with on_store(app) as e:
+        handle = await asks_then_fails.start()
+        (task,) = await e.tasks()
+        await e.answer("yes")
+        report = await e.finish(handle)
+        assert report.letter is not None
+        await app.dlq.replay(report.letter.id)
+        assert await e.tasks() == []
+        await app.dlq.replay(report.letter.id, "FULL")
+        (anew,) = await e.tasks()
+        assert anew.replaces == task.id
+        assert anew.run_id != task.run_id
+
+
+async def test_a_manual_compensation_is_a_task(on_store: OnStore) -> None:
+    async with on_store(app) as e:
+        one, two = await stored.start("lamp"), await stored.start("sofa")
+        tasks = {task.run_id: task for task in await e.tasks()}
+        assert tasks[one.id].question == "Take the lamp from the shelf"
+        assert tasks[one.id].kind == "manual"
+        with pytest.raises(NotAllowed):
+            await acting(e, Role.STAFF).answer(tasks[one.id].id, "done", by=BOB)
+        await e.answer("done", task=tasks[one.id], by=ANN, note="took it")
+        assert (await e.finish(one)).status == "COMPENSATED"
+        answered = await app.tasks.get(tasks[one.id].id)
+        assert (answered.answered_by, answered.answer, answered.note) == (ANN, "done", "took it")
+        await (await app.saga(two.id)).skip("shelve", by=BOB)
+        assert (await app.tasks.get(tasks[two.id].id)).answer == "skip"
+        with pytest.raises(Conflict, match=BOB):
+            await app.tasks.answer(tasks[two.id].id, "done", by=ANN)
+        assert await e.tasks() == []
+
+
+async def test_questions_survive_a_crash_anywhere() -> None:
+    async def check(e: Engine, run: Any) -> None:
+        assert [task.status for task in (await app.tasks.list()).items] == ["ANSWERED"]
+
+    await crash_everywhere(self_answered, "reject", check=check)
+
+
+@app.step
+async def answer_own(value: str) -> None:
+    """Answer the open task of the run, as a person would meanwhile."""
+    (task,) = (await app.tasks.list(TaskFilter(run_id=redrive.step_info().run_id))).items
+    await app.tasks.answer(task.id, value, by=ANN)
+
+
+@app.workflow
+async def self_answered(value: str) -> str:
+    async with asyncio.TaskGroup() as group:
+        asked = group.create_task(redrive.ask("Which?", options=["approve", "reject"]))
+        await redrive.sleep("1m")
+        await answer_own(value)
+        found = (await asked).value
+    assert found == value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "options or form"),
+        ({"options": ["a"], "form": int}, "options or form"),
+        ({"options": []}, "different texts"),
+        ({"options": ["a"], "to": "WORKER"}, "cannot answer"),
+        ({"options": ["a"], "to": "bob"}, "mail address"),
+        ({"options": ["a"], "escalate": {"2d": "OWNER"}, "timeout": "1d"}, "not before the time limit"),
+        ({"options": ["a"], "escalate": "1d"}, "from a time"),
+    ],
+)
+def test_a_question_without_a_possible_answer_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        redrive.ask("Which?", **options)
+
+
+def test_a_question_needs_a_run() -> None:
+    with pytest.raises(MisusedStep, match=r"e\.answer"):
+        redrive.ask("Which?", options=["a"])
+    assert issubclass(WaitExpired, TimeoutError)
+    assert issubclass(StepFailed, Exception)
