@@ -468,6 +468,9 @@ def test_a_failure_that_was_retried_shows_its_success(shop: World) -> None:
         run = Looked(admin.get(f"/runs/{shop.ids['initech']['healed'].removeprefix('dl-')}").text).text
         assert "This run failed and then succeeded after a retry." in run
         assert "To correct the input" not in run
+        again = Looked(admin.get(f"/runs/{shop.ids['initech']['healed'].removeprefix('dl-')}/again").text).text
+        assert "Only a failed run can be retried. State of this run: Succeeded." in again
+        assert "Start over as a new run" not in again, "no way to retry is offered"
 
 
 @pytest.mark.parametrize(("mode", "title"), [("COMPLETE", "{name} was done manually"), ("SKIP", "{name} was skipped")])

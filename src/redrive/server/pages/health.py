@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -13,7 +13,7 @@ from redrive.clock import MICROS
 from redrive.core.roles import Permission
 from redrive.desk.settings import WorkerState
 from redrive.server.pages.forms import make_page_router
-from redrive.server.pages.render import render_page
+from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.translations import N
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import list_known_workers, list_known_workflows, list_oldest_due_runs
@@ -35,14 +35,14 @@ async def show_health(request: Request, context: Context) -> Response:
     return await render_page(
         request,
         "health.html",
-        checks=[check async for check in _run_checks(context)],
+        checks=[check async for check in _run_checks(context, make_view(request).format_span)],
         version=version("redrive"),
         store=type(context.whole).__module__.split(".")[2],
         where=context.service.redactor.text(context.service.app.settings.url) if owner else None,
     )
 
 
-async def _run_checks(context: RequestContext) -> AsyncIterator[Check]:
+async def _run_checks(context: RequestContext, span: Callable[[float], str]) -> AsyncIterator[Check]:
     begun = context.clock.monotonic()
     await context.view.paused()
     took = context.clock.monotonic() - begun
@@ -83,7 +83,7 @@ async def _run_checks(context: RequestContext) -> AsyncIterator[Check]:
     now = context.whole.now()
     longest = max((now - since for *_, since in await list_oldest_due_runs(context)), default=0)
     if longest > _LATE_AFTER * MICROS:
-        text = N("A due run has waited {s} s. Add workers, or raise their concurrency.")
-        yield N("Overdue runs"), "bad", text, {"s": round(longest / MICROS)}
+        text = N("A due run has waited {span}. Add workers, or raise their concurrency.")
+        yield N("Overdue runs"), "bad", text, {"span": span(longest / MICROS)}
     else:
         yield N("Overdue runs"), "good", N("No run has been overdue for more than a minute."), {}

@@ -199,6 +199,9 @@ _PAGE_SENTENCES: dict[str, str] = {
         "Resume from a later step, or turn on “Use new idempotency keys”."
     ),
     ReasonCode.LETTER_NOT_OPEN: N("Another decision came first. State of this failure: {status}."),
+    ReasonCode.NOT_REPLAYABLE: N("Only a failed run can be retried. State of this run: {status}."),
+    ReasonCode.NOT_ROLLED_BACK: N("Only a failed run can be rolled back. State of this run: {status}."),
+    ReasonCode.ROLLED_BACK_ALREADY: N("This run was already rolled back."),
 }
 """Reasons that pages express with the labels of their fields and states, instead of those of the API."""
 
