@@ -20,6 +20,9 @@ WORKLOADS = {
     "backlog": "start_many of 10,000 one-step runs without a worker, then a worker drains them",
     "retries": "three steps, the third fails twice and is retried at once, then succeeds",
     "handlers": "one-step runs that fail, with a failure handler and without, in turn",
+    "events": "a run that waits for an event which is sent to it; whole runs at once",
+    "children": "a run of one step, alone and as the child of a run that waits for it",
+    "waiting": "runs that wait for an event in the store; one is sent to, then 2,000 at once",
     "fleet": "five-step runs drained by one, two and four worker processes",
     "store": "journal rows through the store's apply() alone, 256 to a batch",
     "bare": "the same rows and nothing else, inserted and committed by one bare connection, 256 to a batch",
@@ -50,7 +53,20 @@ BIG = ("tenants", "memory", "growth", "replays", "letters", "lists", "pages")
 
 _POSTGRES_ONLY = ("tenants", "memory")
 
-NAMED = (*BIG, "circuits", "signals", "opening", "release", "batches", "remote", "streams", "dashboard")
+NAMED = (
+    *BIG,
+    "events",
+    "children",
+    "waiting",
+    "circuits",
+    "signals",
+    "opening",
+    "release",
+    "batches",
+    "remote",
+    "streams",
+    "dashboard",
+)
 """Measured when they are asked for by name."""
 
 
@@ -79,6 +95,12 @@ METRICS = {
     "runs": Metric("runs", "/s"),
     "rows": Metric("rows", "/s"),
     "commit": Metric("a single row and its commit, p50", "ms", more_is_better=False),
+    "sent": Metric("send until the workflow continues, p50", "ms", more_is_better=False),
+    "alone_run": Metric("a run of one step, start to result, p50", "ms", more_is_better=False),
+    "parent_run": Metric("a parent with such a child, start to result, p50", "ms", more_is_better=False),
+    "idle_cpu_empty": Metric("CPU of an idle worker on an empty store", "%", more_is_better=False),
+    "idle_cpu": Metric("CPU of an idle worker beside very many waiting runs", "%", more_is_better=False),
+    "woken": Metric("runs woken by a send until their end", "/s"),
     "small": Metric("until the last run of a small tenant", "s", more_is_better=False),
     "large": Metric("runs of the large tenant done by then", ""),
     "base": Metric("a busy worker on an empty store", "MB", more_is_better=False),
@@ -170,6 +192,9 @@ _OURS = [
     Measurement(workload="retries", variant="1000 at once", size=2000, concurrency=1000),
     Measurement(workload="retries", variant="100 at once", size=2000),
     Measurement(workload="handlers", size=500),
+    Measurement(workload="events", size=2000),
+    Measurement(workload="children", size=2000),
+    Measurement(workload="waiting", size=20_000),
     Measurement(workload="fleet", variant="1 worker", size=10_000, workers=1),
     Measurement(workload="fleet", variant="2 workers", size=10_000, workers=2),
     Measurement(workload="fleet", variant="4 workers", size=10_000, workers=4),
@@ -191,6 +216,7 @@ _OURS = [
 
 # Peers get smaller sizes, or a round would take very long.
 _DBOS_SIZES = {"throughput": 100, "idle": 30, "first-step": 30, "backlog": 200, "retries": 60}
+_DBOS_SIZES |= {"events": 60, "children": 60}
 _ABSURD_SIZES = {"throughput": 200, "idle": 30, "first-step": 30, "backlog": 1000, "retries": 200}
 _PEERS = {
     POSTGRES: [

@@ -27,6 +27,7 @@ from bench.ours.signals import signals
 from bench.ours.store import store
 from bench.ours.tenants import tenants
 from bench.ours.throughput import throughput
+from bench.ours.waits import children, events, waiting
 from redrive.cli.worker_process import run_event_loop, tune_interpreter
 
 MEASURES = {
@@ -36,6 +37,9 @@ MEASURES = {
     "backlog": backlog,
     "retries": retries,
     "handlers": handlers,
+    "events": events,
+    "children": children,
+    "waiting": waiting,
     "fleet": fleet,
     "sagas": sagas,
     "store": store,

@@ -71,6 +71,17 @@ async def flaky(number: int) -> int:
     return await fails_twice(number)
 
 
+@DBOS.workflow()
+async def expecting(number: int) -> float:
+    await DBOS.recv_async("go", timeout_seconds=60)
+    return time.monotonic()
+
+
+@DBOS.workflow()
+async def parent(number: int) -> int:
+    return int(await run(one, number))
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """The store to measure on."""
@@ -126,6 +137,53 @@ async def backlog(job: Job) -> dict[str, float]:
     return {"start": job.size / started, "drain": (job.size - 1) / (max(ends) - min(ends))}
 
 
+async def events(job: Job) -> dict[str, float]:
+    async def whole(number: int) -> None:
+        handle = await DBOS.start_workflow_async(expecting, number)
+        await DBOS.send_async(handle.workflow_id, number, "go")
+        await handle.get_result()
+
+    times = []
+    for number in range(job.size):
+        handle = await DBOS.start_workflow_async(expecting, number)
+        await asyncio.sleep(0.05)
+        begun = time.monotonic()
+        await DBOS.send_async(handle.workflow_id, number, "go")
+        times.append(await handle.get_result() - begun)
+    return {"sent": statistics.median(times) * 1000, "runs": await best_rate(job, whole)}
+
+
+async def children(job: Job) -> dict[str, float]:
+    async def measure(workflow: Callable[[Any], Coroutine[Any, Any, Any]]) -> float:
+        times = []
+        for number in range(job.size):
+            begun = time.perf_counter()
+            await run(workflow, number)
+            times.append(time.perf_counter() - begun)
+        return statistics.median(times) * 1000
+
+    async def whole(number: int) -> None:
+        await run(parent, number)
+
+    alone, beside = await measure(one), await measure(parent)
+    return {"alone_run": alone, "parent_run": beside, "runs": await best_rate(job, whole)}
+
+
+async def best_rate(job: Job, whole: Callable[[int], Awaitable[None]]) -> float:
+    rates = []
+    for concurrency in CONCURRENCIES:
+        slots = asyncio.Semaphore(concurrency)
+
+        async def in_slot(number: int, slots: asyncio.Semaphore = slots) -> None:
+            async with slots:
+                await whole(number)
+
+        begun = time.perf_counter()
+        await asyncio.gather(*map(in_slot, range(job.size)))
+        rates.append(job.size / (time.perf_counter() - begun))
+    return max(rates)
+
+
 async def end_of(handle: Any) -> float:
     await handle.get_result(polling_interval_sec=0.05)
     return time.perf_counter()
@@ -152,6 +210,8 @@ WORKLOADS: dict[str, Callable[[Job], Awaitable[dict[str, float]]]] = {
     "first-step": first_step,
     "retries": retries,
     "backlog": backlog,
+    "events": events,
+    "children": children,
 }
 
 

@@ -47,7 +47,9 @@ ENDINGS = {
     "cannot be rolled back": ("DLQ_PENDING", "compensation_failed"),
     "needs an approval": ("SUCCESS", None),
 }
+# The letter of a child is not that of the scenario's run, which has a test below.
 ELSEWHERE = {"timed out, then retried", "survives the death of its worker", "kills its workers"}
+ELSEWHERE |= {"a child waits for a decision"}
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +100,16 @@ async def test_a_refund_waits_for_its_approval() -> None:
         await e.send(approved, "approved", {"by": "ann", "full": False})
         ends = [(await e.finish(handle)).result for handle in (approved, forgotten)]
     assert ends == ["refunded in part", "no refund: it was not approved within 10 minutes"]
+
+
+async def test_a_gift_goes_on_when_a_person_has_corrected_the_address_of_its_child() -> None:
+    async with engine(app) as e:
+        gift = await SCENARIOS["a child waits for a decision"]("order-1")
+        await e.advance("1m")
+        (letter,) = (await app.dlq.list()).items
+        assert (letter.workflow, letter.code, await gift.status()) == ("deliver", "validation_failed", "SLEEPING")
+        await app.dlq.replay(letter.id, patch={"order": {"address": "12 Mill Lane"}}, by="ann")
+        assert (await e.finish(gift)).status == "SUCCESS"
 
 
 async def test_a_rate_limited_bank_is_retried_after_its_delay() -> None:

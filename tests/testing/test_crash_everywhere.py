@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import redrive
-from redrive import ChildFailed, Redrive, RetryPolicy, StepFailed, run_info, step_info
+from redrive import ChildFailed, Redrive, RetryPolicy, RunFilter, StepFailed, run_info, step_info
 from redrive.chores import Reaper
 from redrive.core.states import RunStatus
 from redrive.store.port import LeaseConnection, Store
@@ -220,6 +220,45 @@ async def test_a_parent_and_its_children_survive_every_point() -> None:
 
     points = await crash_everywhere(parent, check=check)
     assert {point.call for point in points} >= {"awaited_run", "apply", "add"}
+
+
+@pytest.mark.slow
+async def test_a_rollback_that_reaches_a_child_survives_every_crash() -> None:
+    app, calls = Redrive("sqlite:///:memory:"), list[str]()
+
+    @app.step
+    async def book(n: int) -> int:
+        return n
+
+    @book.compensate
+    async def cancel(n: int, result: int) -> None:
+        calls.append(f"cancel {n}")
+
+    @app.step(retry=RetryPolicy(max_retries=0))
+    async def fail() -> None:
+        raise ValueError("no")
+
+    @app.workflow(rollback=True)
+    async def child(n: int) -> int:
+        return await book(n)
+
+    @app.workflow(rollback=True)
+    async def parent() -> None:
+        await book(1)
+        await child.run(2)
+        await fail()
+
+    async def check(e: Engine, report: RunReport) -> None:
+        assert report.status is RunStatus.COMPENSATED
+        assert list(dict.fromkeys(calls)) == ["cancel 2", "cancel 1"]
+        calls.clear()
+        (run,) = (await e.app.runs.list(RunFilter(workflow="child"))).items
+        assert run.status is RunStatus.COMPENSATED
+        assert await e.app.handle(run.id).result() == 2
+        assert [entry.status for entry in (await e.app.saga(report.id)).entries] == ["SUCCESS", "SUCCESS"]
+
+    points = await crash_everywhere(parent, check=check)
+    assert {point.call for point in points} >= {"children_of", "awaited_run", "apply"}
 
 
 async def test_start_options_and_keyword_arguments_are_passed_on() -> None:

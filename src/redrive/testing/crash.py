@@ -21,6 +21,7 @@ from typing import Any
 from redrive.app import Workflow
 from redrive.core.journal import EntryRow
 from redrive.core.run_options import StepOptions
+from redrive.core.saga import CHILD_UNDO
 from redrive.core.states import EXECUTED_KINDS, RunStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.store import open_store
@@ -273,7 +274,8 @@ async def observe_run(e: Engine, report: RunReport) -> RunObservation:
         for row in await e.store.journal(run.id):
             key = f"{where}{row.key}"
             entries[key] = row
-            called[key] = e.calls(row.name, run=run.public_id, key=row.key) if row.kind in EXECUTED_KINDS else 0
+            has_body = row.kind in EXECUTED_KINDS and row.name != CHILD_UNDO
+            called[key] = e.calls(row.name, run=run.public_id, key=row.key) if has_body else 0
     counts = Counter((run.workflow, run.status.value) for run in runs)
     return RunObservation(report=report, runs=counts, letters=len(letters), entries=entries, called=called)
 

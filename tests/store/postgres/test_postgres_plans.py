@@ -18,7 +18,7 @@ from redrive.store.postgres.connection import Connection
 from redrive.store.session import Statements
 from redrive.store.sql_files import NumberedStatement, number_parameters, replace_schema
 
-FILES = ("starts", "claims", "workers", "runs", "letters", "catalogue", "chores", "settings")
+FILES = ("starts", "claims", "workers", "runs", "letters", "catalogue", "chores", "settings", "children")
 
 
 def statements(file: str) -> dict[str, NumberedStatement]:
@@ -125,6 +125,13 @@ async def test_no_statement_scans_a_whole_table(bench: Bench, name: str) -> None
         ("drop_replays", "replays_pkey: letter = ANY"),
         ("delete_old_letters", "letters_closed: closed_at"),
         ("run", "runs_public_id_key: public_id = "),
+        ("run_end", "runs_public_id_key: public_id = "),
+        ("run_end", "letters_run_tenant_key: run = r.id"),
+        ("children_of", "runs_of_owner: owner = "),
+        ("run_waits", "waits_for: kind = 'run'"),
+        ("ended_subjects", "runs_public_id_key: public_id = "),
+        ("wake_waiting", "runs_pkey: id = "),
+        ("owned_runs", "runs_owned: ROWowner, id > ROW"),
         ("due_in_lane", "runs_due: tenant = $1 AND queue = $2 AND rank = $3 AND workflow = $4 AND available_at"),
     ],
 )

@@ -91,6 +91,7 @@ SCENARIOS: dict[str, Scenario] = {
     "an error in the code": _make_scenario(invoice, product="gramophone"),
     "waits": _make_scenario(remind, "jo@example.org"),
     "needs an approval": _make_scenario(shop.refund),
+    "a child waits for a decision": _make_scenario(shop.gift, address="nowhere"),
     "mail that has to wait": _make_scenario(remind, "jo@busy.example"),
     "not answered in time": _make_scenario(shop.ask_supplier, "lamp"),
     "kills its workers": _make_scenario(import_catalogue, "poison.csv"),

@@ -6,6 +6,7 @@
     renew             collect a fee from a provider that goes down and comes back, behind a circuit
     remind            wait -> mail
     ask_supplier      wait for an answer, with a time limit
+    gift              child runs: wrap and deliver; a failed one keeps its parent waiting until it is retried
     import_catalogue  read a file that may crash the whole process
     count_stock       every minute, by its schedule
 
@@ -200,6 +201,19 @@ async def renew(member: str) -> str:
 async def remind(customer: str) -> None:
     await redrive.sleep("8s")
     await mail(customer, "you left something in your basket")
+
+
+@app.workflow
+async def deliver(order: Order) -> str:
+    return await ship(order)
+
+
+@app.workflow
+async def gift(order: Order) -> str:
+    await reserve(order)
+    parcel = await deliver.run(order)
+    await mail("giver@shop.example", f"your gift is on its way: {parcel}")
+    return parcel
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ SELECT r.workflow, COALESCE(r.root, r.public_id), r.status, o.output, o.failure,
        EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = r.id AND l.closed_at IS NULL) AS open_letter,
        r.owner, r.fence > 0 AS executed, r.ends_as, r.replaced_by
 FROM redrive.runs AS r LEFT JOIN redrive.results AS o ON o.run = r.id
-WHERE r.public_id = :run_id AND r.tenant = :tenant;
+WHERE r.public_id = :run_id AND r.tenant IS NOT DISTINCT FROM :tenant;
 
 -- name: children_of
 -- Runs that end with an owner, by the name under which others wait for them.
 SELECT COALESCE(r.root, r.public_id) AS run_id, r.workflow, r.finished_at IS NULL AS under_way
 FROM redrive.runs AS r /* INDEXED BY runs_of_owner */
-WHERE r.owner = :owner AND r.tenant = :tenant AND r.replaced_by IS NULL ORDER BY r.id;
+WHERE r.owner = :owner AND r.tenant IS NOT DISTINCT FROM :tenant AND r.replaced_by IS NULL ORDER BY r.id;
 
 -- name: run_waits
 -- Waits for runs, in order, from a position on.
@@ -34,8 +34,9 @@ ORDER BY w.subject, w.run LIMIT CAST(:most AS bigint);
 
 -- name: ended_subjects
 -- Those of the runs that have ended, or that a full replay replaced.
+-- One subquery for each run: with EXISTS, PostgreSQL may read all open letters into a hash table.
 SELECT c.public_id, c.status, c.replaced_by,
-       EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = c.id AND l.closed_at IS NULL) AS open_letter
+       (SELECT l.id FROM redrive.letters AS l WHERE l.run = c.id AND l.closed_at IS NULL LIMIT 1) IS NOT NULL AS open_letter
 FROM redrive.runs AS c
 WHERE c.public_id = ANY (CAST(:subjects AS text[])) AND (c.finished_at IS NOT NULL OR c.replaced_by IS NOT NULL);
 
