@@ -287,6 +287,30 @@ async def test_a_delivered_but_unrecorded_message_arrives_again_with_the_same_id
         assert len(box.ids) == 1
 
 
+async def test_a_message_that_a_dead_process_had_claimed_is_delivered_within_the_lease_of_its_worker() -> None:
+    """The claim itself lasts 90 s, as an attempt may take 30 s."""
+    app, attempts = Redrive("sqlite:///:memory:"), list[int]()
+
+    @app.subscribe("a")
+    async def hear(message: Message) -> None:
+        attempts.append(e.clock.now())
+        if len(attempts) == 1:
+            raise ConnectionError  # its second attempt is claimed from the store
+
+    @app.workflow
+    async def say() -> None:
+        redrive.publish("a", 1)
+
+    def plan(call: Call) -> Fault | None:
+        return crash_before(Crash()) if call.name == "record_deliveries" and len(attempts) == 2 else None
+
+    async with engine(app, plan=plan) as e:
+        await e.run(say)
+        await e.advance("3m")
+    _, second, third, *_ = attempts
+    assert third - second <= 40_000_000
+
+
 async def test_a_message_that_kills_three_processes_is_dead_and_other_messages_are_delivered() -> None:
     app, say, sink = picky_app()
     deadly: set[str] = {"7", "k2"}
