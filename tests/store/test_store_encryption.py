@@ -352,7 +352,16 @@ async def test_no_payload_is_stored_in_clear_and_each_is_returned(open_kit: Any)
     kit = open_kit(ring(OLD))
     run = await live(kit)
     found = await all_texts(kit)
-    empty = ["replays", "run_index", "bulk_actions", "bulk_items", "notices", "notifications", "notify_rules"]
+    empty = [
+        "replays",
+        "run_index",
+        "step_tasks",
+        "bulk_actions",
+        "bulk_items",
+        "notices",
+        "notifications",
+        "notify_rules",
+    ]
     empty += ["saved_views", "remote_workers", "access_answers", "audit"]
     assert [name for name, texts in found.items() if not texts] == empty
     assert [text for texts in found.values() for text in texts if not is_sealed(text)] == []

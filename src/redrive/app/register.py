@@ -50,6 +50,7 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     confirm: FollowUpDefinition | None = None
     cancel: FollowUpDefinition | None = None
     pivot: bool = False
+    remote: str | None = None
 
 
 class WorkflowRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +109,7 @@ def register_step(
         effect=request.effect,
         circuit=request.circuit,
         pivot=request.pivot,
+        remote=request.remote,
     )
     signature = Signature.of(fn, skip_first=request.transactional, names=names)
     register = partial(_register_compensation, app)
@@ -137,6 +139,13 @@ def _check_step_request(what: str, fn: Callable[..., Any], request: StepRequest)
         raise RegistrationError(f"{what} runs at most once, so it cannot have retry=; remove one of them")
     if request.at_most_once and request.transactional:
         raise RegistrationError(f"{what}: a transactional step takes effect exactly once, at_most_once adds nothing")
+    if request.remote is not None:
+        if request.transactional:
+            raise RegistrationError(f"{what} is remote and cannot be transactional; workers of a queue have no `tx`")
+        try:
+            check_name(f"remote of {what}", request.remote, "")
+        except InputError as error:
+            raise RegistrationError(str(error)) from None
     if request.transactional:
         if not inspect.iscoroutinefunction(fn):
             raise RegistrationError(f"{what} is transactional and must be an `async def` function")

@@ -3,6 +3,7 @@
 * Workers whose lease expired are declared dead; their runs become due again.
 * Attempts that passed their time limit in a worker that does not end them are ended.
 * Runs that passed their deadline are ended.
+* Steps that workers of a queue execute are given to others, or ended, in the same cases.
 
 Two reapers at once do no harm: each transition is fenced, so the store refuses the second one. A run that
 cannot be read or decided on does not hinder the others; it is logged.
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from redrive.clock import MICROS, Clock
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
-from redrive.core.outcomes import AttemptFailed, DeadlinePassed, EntryRef, Outcome, WorkerLost
+from redrive.core.outcomes import AttemptFailed, DeadlinePassed, EntryRef, OpenEntry, Outcome, WorkerLost
 from redrive.core.run_options import StepOptions
 from redrive.core.states import RunStatus
 from redrive.core.transitions import AttemptEnd
@@ -24,6 +25,7 @@ from redrive.duration import format_duration
 from redrive.observability.counters import Counters, SettleListener
 from redrive.record_fields import replace
 from redrive.settle import settler
+from redrive.settle.step_tasks import TaskSettler
 from redrive.store.chores import HeldRun
 from redrive.store.port import Store
 
@@ -46,6 +48,7 @@ class Reaper:
     ) -> None:
         self._store = store
         self._settler = settler.LocalSettler(store, clock, listeners=listeners)
+        self._tasks = TaskSettler(store, clock, listeners=listeners)
         self._counters = counters
         self._margin = int(margin * MICROS)
 
@@ -54,6 +57,7 @@ class Reaper:
         # First, because a step that hung its worker until the lease expired counts as timed out, not as a crash.
         count = await self._settle(await self._find_timeouts())
         count += await self._recover_orphans()
+        count += await self._recover_tasks()
         now, make_view = self._store.now(), settler.make_lenient_run_view
         overdue = await self._store.overdue(self._margin, _BATCH)
         return count + await self._settle(
@@ -71,6 +75,15 @@ class Reaper:
         now = self._store.now()
         found = [await self._make_timeout_outcome(held, last_seen.get(held.run.worker or 0, now)) for held in hung]
         return [outcome for outcome in found if outcome is not None]
+
+    async def _recover_tasks(self) -> int:
+        """End tasks that passed their limit, and give tasks of workers that are gone to others."""
+        count = 0
+        if late := await self._store.late_tasks(self._margin, _BATCH):
+            count += await self._tasks.settle_late(late)
+        if lost := await self._store.lost_tasks(_BATCH):
+            count += await self._tasks.settle_lost(lost)
+        return count
 
     async def _recover_orphans(self) -> int:
         count = 0
@@ -108,7 +121,7 @@ class Reaper:
             # The run is taken from its worker as if the worker had died, but counts no death. The worker that
             # claims it next knows from its own code what may be repeated.
             run = settler.make_lenient_run_view(held.run)
-            return WorkerLost(run=run, deaths=run.deaths, executing=True, open=settler.make_open_steps(held.open, now))
+            return WorkerLost(run=run, deaths=run.deaths, executing=True, open=_open_steps(held, now))
         tried = [] if step.circuit is None else await self._store.attempts(held.run.id)
         message = f"step {entry.name!r} did not finish within {format_duration(step.limit)}, nor did its worker end it"
         return AttemptFailed(
@@ -125,7 +138,7 @@ class Reaper:
             end=AttemptEnd.TIMED_OUT,
             taken=True,
             admitted=step.admitted_call(held.run.workflow, entry.name),
-            others=tuple(settler.make_open_step(e, now) for e in held.open if e is not entry),
+            others=tuple([each for each in _open_steps(held, now) if each.place.index != entry.index]),
         )
 
     async def _settle(self, outcomes: Sequence[Outcome]) -> int:
@@ -140,6 +153,15 @@ class Reaper:
             for each in outcomes
         ]
         return sum(each.kept for each in await settler.settle_bisecting(self._settler, marked))
+
+
+def _open_steps(held: HeldRun, now: int) -> tuple[OpenEntry, ...]:
+    """Return the open entries of a run, without attempts that other workers make: those do not end with its worker."""
+    return tuple([each for each in settler.make_open_steps(held.open, now) if not _is_remote(each)])
+
+
+def _is_remote(entry: OpenEntry) -> bool:
+    return entry.executing and entry.options is not None and '"remote":' in entry.options
 
 
 def make_lost_outcomes(held: list[HeldRun], now: int, *, died: bool, worker: str = "") -> list[WorkerLost]:
@@ -162,7 +184,7 @@ def make_lost_outcomes(held: list[HeldRun], now: int, *, died: bool, worker: str
                 executing=is_executing,
                 worker=worker,
                 wake_in=max(0, (h.run.available_at or now) - now),
-                open=settler.make_open_steps(h.open, now),
+                open=_open_steps(h, now),
             )
         )
     return outcomes

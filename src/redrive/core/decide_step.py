@@ -148,6 +148,8 @@ def cancel_entry(outcome: outcomes.EntryCancelled) -> Transition:
     decided = build_transition(
         outcome.run, entry, progress=True, change=change, samples=_collect_circuit_samples(outcome)
     )
+    if entry.kind is EntryKind.STEP:
+        return replace(decided, ended_waits=(entry.index,))  # workers of a queue may execute it
     if entry.kind is not EntryKind.WAIT:
         return decided
     withdrawn = QuestionEnd(index=entry.index, status=QuestionStatus.WITHDRAWN)

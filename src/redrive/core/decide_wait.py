@@ -11,7 +11,7 @@ from redrive.core.questions import QuestionKind, QuestionStatus, encode_plan, ta
 from redrive.core.states import StepStatus
 from redrive.core.transition_build import build_entry, build_transition, resume_run, suspend_run
 from redrive.core.transitions import QuestionEnd, QuestionWrite, Transition, WaitWrite
-from redrive.core.waits import RUN_KIND
+from redrive.core.waits import RUN_KIND, STEP_KIND
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 
@@ -22,6 +22,9 @@ WAIT_EXPIRED_ERROR_TYPE = "redrive.errors.WaitExpired"
 def start_wait(outcome: outcomes.WaitStarted) -> Transition:
     """Record the start of a wait, and suspend a run that does nothing else."""
     entry = build_entry(outcome.place, StepStatus.RUNNING, wake_in=outcome.delay, input=outcome.input)
+    if outcome.kind == STEP_KIND:
+        # A step that others execute has no attempt under way before a worker takes it.
+        entry = replace(entry, status=StepStatus.PENDING, attempt=outcome.made, options=outcome.options)
     change = None
     if outcome.idle:
         change = suspend_run(outcome.run, outcome.delay, outcome.hold, seen=outcome.seen)
@@ -58,7 +61,13 @@ def ask_question(outcome: outcomes.QuestionAsked) -> Transition:
 def answer_wait(outcome: outcomes.WaitAnswered) -> Transition:
     """Record the answer of a wait. Taking the events is part of it, so no second wait can take them."""
     entry = build_entry(
-        outcome.place, StepStatus.SUCCESS, done=outcome.done, input=outcome.input, output=outcome.output
+        outcome.place,
+        StepStatus.SUCCESS,
+        attempt=outcome.attempt,
+        began_ago=outcome.began_ago,
+        done=outcome.done,
+        input=outcome.input,
+        output=outcome.output,
     )
     change = resume_run(outcome.run, outcome.resumes)
     decided = build_transition(outcome.run, entry, progress=True, change=change)
@@ -77,9 +86,16 @@ def expire_wait(outcome: outcomes.WaitTimedOut) -> Transition:
 
 
 def fail_wait(outcome: outcomes.WaitFailed) -> Transition:
-    """Record that the run which the wait was for ended without a result, or that an answer is unusable."""
-    failure = outcome.ending.to_json()
-    entry = build_entry(outcome.place, StepStatus.FAILED, done=outcome.done, input=outcome.input, failure=failure)
+    """Record that the run or the step which the wait was for ended without a result, or that an answer is unusable."""
+    entry = build_entry(
+        outcome.place,
+        StepStatus.FAILED,
+        attempt=outcome.attempt,
+        began_ago=outcome.began_ago,
+        done=outcome.done,
+        input=outcome.input,
+        failure=outcome.ending.to_json(),
+    )
     change = resume_run(outcome.run, outcome.resumes)
     decided = build_transition(outcome.run, entry, progress=True, change=change)
     return replace(decided, ended_waits=(entry.index,))

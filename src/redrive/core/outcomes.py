@@ -194,8 +194,9 @@ class SleepEnded(_EntryOutcome, frozen=True, kw_only=True):
 class WaitStarted(_EntryOutcome, frozen=True, kw_only=True):
     """A wait begins. `delay`: the time until its limit, None without one. `input`: what it waits for.
 
-    `subjects`: the names of the events, or the run. `kind`: what the subjects are. `seen`: the wake-ups of the run that
-    the worker has seen. `idle` and `hold` as in `AttemptFailed`.
+    `subjects`: the names of the events, the run, or the queue. `kind`: what the subjects are. `seen`: the wake-ups of
+    the run that the worker has seen. `idle` and `hold` as in `AttemptFailed`. `made`, `options`: of a step that others
+    execute, the number of attempts so far and its options; `input` is its own.
     """
 
     delay: int | None
@@ -205,6 +206,8 @@ class WaitStarted(_EntryOutcome, frozen=True, kw_only=True):
     idle: bool
     hold: int
     kind: str = EVENT_KIND
+    made: int = 0
+    options: str | None = None
 
 
 class QuestionAsked(WaitStarted, frozen=True, kw_only=True):
@@ -214,13 +217,18 @@ class QuestionAsked(WaitStarted, frozen=True, kw_only=True):
 
 
 class WaitAnswered(_EntryOutcome, frozen=True, kw_only=True):
-    """A wait is over: its events came, or its run has a result. `uses`: the events that it took or set aside."""
+    """A wait is over: its events came, or its run or step has a result. `uses`: events that it took or set aside.
+
+    `attempt`, `began_ago`: of the last attempt of a step that others executed.
+    """
 
     done: int
     input: str
     output: str
-    uses: tuple[EventUse, ...]
+    uses: tuple[EventUse, ...] = ()
     resumes: bool = False
+    attempt: int = 1
+    began_ago: int = 0
 
 
 class WaitTimedOut(_EntryOutcome, frozen=True, kw_only=True):
@@ -233,12 +241,17 @@ class WaitTimedOut(_EntryOutcome, frozen=True, kw_only=True):
 
 
 class WaitFailed(_EntryOutcome, frozen=True, kw_only=True):
-    """A wait is over: the run that it waited for ended without a result, or a person gave an unusable answer."""
+    """A wait is over: its run or step ended without a result, or a person gave an unusable answer.
+
+    `attempt`, `began_ago` as in `WaitAnswered`.
+    """
 
     done: int
     input: str
     ending: FailureReason
     resumes: bool = False
+    attempt: int = 1
+    began_ago: int = 0
 
 
 class EventsRefused(_EntryOutcome, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ ORIGIN_PREFIX = '{"origin":'
 
 _TRACE_END = len(TRACE_PREFIX) + 55
 _DECODER = json.JSONDecoder()
-_SPARSE_FIELDS = ("undo", "confirm", "cancel", "pivot", "action")
+_SPARSE_FIELDS = ("undo", "confirm", "cancel", "pivot", "action", "remote")
 
 
 def check_traceparent(traceparent: str | None) -> str | None:
@@ -198,7 +198,7 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A step's snapshot, recorded when an attempt starts. Times are seconds.
 
     `generation`, `probe`: the way in which its circuit admitted this attempt. `undo`, `confirm`, `cancel`: names of the
-    steps that do so. `action`: the kind of a declared action.
+    steps that do so. `action`: the kind of a declared action. `remote`: the queue whose workers execute the step.
     """
 
     retry: RetryPolicy | None = None
@@ -215,6 +215,7 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
     cancel: str | None = None
     pivot: bool = False
     action: str | None = None
+    remote: str | None = None
 
     def to_json(self) -> str:
         data: dict[str, Any] = {

@@ -29,6 +29,9 @@ RUN_KIND = "run"
 LETTER_KIND = "letter"
 """The kind of a wait for the end of another run, or for its dead letter."""
 
+STEP_KIND = "step"
+"""The kind of a wait for a step that workers of a queue execute. Its subject is the queue."""
+
 MAX_UNREAD = 10_000
 """The largest number of events that may wait unread for one run."""
 

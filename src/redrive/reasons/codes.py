@@ -367,6 +367,8 @@ class ReasonCode(StrEnum):
     TOO_MANY_MESSAGES = "too_many_messages"
     BATCH_STALE = "batch_stale"
     WORKER_UNKNOWN = "worker_unknown"
+    TICKET_UNKNOWN = "ticket_unknown"
+    TASK_LOST = "task_lost"
     WORKER_REQUEST_INVALID = "worker_request_invalid"
     PROTOCOL_UNSUPPORTED = "protocol_unsupported"
     OUTCOME_INVALID = "outcome_invalid"

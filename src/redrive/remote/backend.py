@@ -293,9 +293,11 @@ class RemoteBackend:
     async def attempts(self, run: int) -> list[AttemptRow]:
         return (await self._history(run)).attempts
 
-    async def mailbox(self, run: int) -> Mailbox | None:
+    async def mailbox(self, run: int, *, tasks: bool = False) -> Mailbox | None:
         try:
-            reply: wire.MailboxReply = await self._call(f"runs/{run}/mailbox", None, wire.MailboxReply, method="GET")
+            reply: wire.MailboxReply = await self._call(
+                f"runs/{run}/mailbox{'?tasks=true' if tasks else ''}", None, wire.MailboxReply, method="GET"
+            )
         except NotFound:
             return None  # a worker that the server does not know holds no runs
         return reply.mailbox

@@ -62,15 +62,15 @@ class WorkerLimits(_Record, frozen=True, kw_only=True):
 
 
 class Registration(_Record, frozen=True, kw_only=True):
-    """A worker that wants to execute runs. `lease` is in microseconds.
+    """A worker that wants to execute runs, or steps. `lease` is in microseconds. A step worker has no catalogue.
 
     `previous`: its id before the server declared it dead, if the worker was alive and could not reach the server.
     """
 
     name: _Name
-    protocols: tuple[int, ...]
-    catalogue: Catalogue
-    lease: _Count
+    protocols: tuple[int, ...] = (PROTOCOL,)
+    catalogue: Catalogue = Catalogue(version="", workflows=(), steps=())
+    lease: _Count = 30_000_000
     queues: tuple[str, ...] | None = None
     previous: _Count = 0
 
@@ -160,17 +160,22 @@ class StepHeartbeat(_Record, frozen=True, kw_only=True):
 
 
 class BeatCall(_Record, frozen=True, kw_only=True):
-    """A heartbeat of the worker, with those of its steps."""
+    """A heartbeat of the worker, with those of its steps. `tickets`: those of a step worker that it still works on."""
 
     steps: tuple[StepHeartbeat, ...] = ()
+    tickets: tuple[str, ...] = ()
 
 
 class BeatReply(_Record, frozen=True, kw_only=True):
-    """The answer to a heartbeat: whether the worker is alive, and which runs it holds."""
+    """The answer to a heartbeat: whether the worker is alive, and which runs it holds.
+
+    `cancelled`: tickets whose tasks the worker should stop.
+    """
 
     alive: bool
     held: list[int]
     now: int
+    cancelled: tuple[str, ...] = ()
 
 
 class RetireCall(_Record, frozen=True, kw_only=True):

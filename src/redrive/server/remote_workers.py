@@ -387,10 +387,10 @@ class RemoteWorkers:
         children = await store.children_of(view.public_id, view.tenant) if view.undoing else []
         return wire.History(journal=journal, attempts=attempts, cause=cause, children=children)
 
-    async def read_mailbox(self, session: WorkerSession, run: int) -> wire.MailboxReply:
-        """Return the unread events of a run that the worker holds."""
+    async def read_mailbox(self, session: WorkerSession, run: int, *, tasks: bool = False) -> wire.MailboxReply:
+        """Return the unread events of a run that the worker holds, and with `tasks` the answers of its remote steps."""
         view = await self.find_view(session, run)
-        return wire.MailboxReply(mailbox=None if view is None else await self._store.mailbox(run))
+        return wire.MailboxReply(mailbox=None if view is None else await self._store.mailbox(run, tasks=tasks))
 
     async def read_awaited(
         self, session: WorkerSession, principal: Principal, run: int, call: wire.AwaitedCall

@@ -42,6 +42,7 @@ from redrive.server.limits import (
 from redrive.server.live_updates import StreamHub
 from redrive.server.problem_responses import ProblemError
 from redrive.server.remote_workers import RemoteWorkers
+from redrive.server.step_workers import StepWorkers
 from redrive.settings import caller_network, find_client_address, is_forwarded_https, parse_trusted_proxies
 from redrive.store.accounts import AccountStore
 from redrive.store.port import DeskStore, Store
@@ -331,6 +332,7 @@ class Service:
         self.proxies = parse_trusted_proxies(app.settings.trusted_proxies)
         self.worker_credentials = WorkerCredentials(lambda: self.credentials, clock)
         self.remote_workers = RemoteWorkers(lambda: app.runtime, clock, app.settings.max_payload)
+        self.step_workers = StepWorkers(lambda: app.runtime, clock, self.remote_workers.polls, app.settings.max_payload)
 
     @property
     def credentials(self) -> Credentials:

@@ -25,6 +25,7 @@ SQL = Statements("chores.sql")
 CIRCUITS = Statements("circuits.sql")
 BULK = Statements("bulk.sql")
 STARTS = Statements("starts.sql")
+TASKS = Statements("step_tasks.sql")
 
 
 class HeldRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -215,6 +216,7 @@ async def _drop_runs(session: Session, now: int, old: Sequence[Any]) -> None:
     for name in ("drop_replays", *run_rows):
         await session.rows(SQL[name], runs=ids)
     await session.rows(STARTS["drop_index"], runs=ids)
+    await session.rows(TASKS["drop_tasks"], runs=ids)
     await session.rows(SQL["mark_purged"], runs=[id for id, named in old if named], now=now)
     for name in ("drop_results", "drop_runs"):
         await session.rows(SQL[name], runs=[id for id, named in old if not named])

@@ -10,6 +10,7 @@ import msgspec
 from redrive.core.states import RunStatus
 from redrive.core.transitions import AuditWrite
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
+from redrive.store.step_tasks import TaskAnswer, read_task_answers
 
 SQL = Statements("events.sql")
 
@@ -68,12 +69,16 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     first: EventRow | None = None
 
 
-class Mailbox(msgspec.Struct, frozen=True, gc=False):
-    """The unread events of a run, together with its wake-ups and its fence at the same moment."""
+class Mailbox(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The unread events of a run, together with its wake-ups and its fence at the same moment.
+
+    `tasks`: the answers of its steps that others execute, read afterwards.
+    """
 
     wakeups: int
     fence: int
     events: tuple[EventRow, ...]
+    tasks: tuple[TaskAnswer, ...] = ()
 
 
 class EventDesk(Protocol):
@@ -89,8 +94,8 @@ class EventDesk(Protocol):
 class EventStore(EventDesk, Protocol):
     """All calls about events."""
 
-    async def mailbox(self, run: int) -> Mailbox | None:
-        """Return the unread events of a run."""
+    async def mailbox(self, run: int, *, tasks: bool = False) -> Mailbox | None:
+        """Return the unread events of a run, and with `tasks` the answers of its steps that others execute."""
 
     async def wakeups(self, runs: Sequence[int]) -> dict[int, int]:
         """Return the number of wake-ups of each of these runs."""
@@ -127,12 +132,13 @@ class EventCalls:
         return [build_record(EventRow, row) for row in rows]
 
     @read_call()
-    async def mailbox(self, session: Session, run: int) -> Mailbox | None:
+    async def mailbox(self, session: Session, run: int, *, tasks: bool = False) -> Mailbox | None:
         rows = await session.rows(SQL["unread_events"], run=run)
         if not rows:
             return None
         events = tuple([EventRow(*row[2:]) for row in rows if row[2] is not None])
-        return Mailbox(rows[0][0], rows[0][1], events)
+        answers = await read_task_answers(session, run) if tasks else ()
+        return Mailbox(rows[0][0], rows[0][1], events, answers)
 
     @read_call()
     async def wakeups(self, session: Session, runs: Sequence[int]) -> dict[int, int]:

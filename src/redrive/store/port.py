@@ -34,6 +34,7 @@ from redrive.store.questions import QuestionDesk, QuestionStore
 from redrive.store.runs import RunDesk, StartResult
 from redrive.store.settings import SavedViewStore, ScheduleStore, SettingsDesk, SettingsStore
 from redrive.store.stats import StatsDesk, StatsStore
+from redrive.store.step_tasks import TaskDesk, TaskStore
 from redrive.store.workers import CatalogueDesk, ClaimRequest, ClaimResult, HeartbeatReply, Receipt, WorkerStore
 
 
@@ -82,6 +83,7 @@ class DeskStore(
     CatalogueDesk,
     SettingsDesk,
     StatsDesk,
+    TaskDesk,
     Protocol,
 ):
     """The calls for users: the half of the port that can be confined to one tenant."""
@@ -147,6 +149,7 @@ class Store(
     ChoreStore,
     SettingsStore,
     StatsStore,
+    TaskStore,
     Protocol,
 ):
     """All calls of a store."""

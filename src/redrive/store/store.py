@@ -29,6 +29,7 @@ from redrive.store.questions import QuestionCalls
 from redrive.store.runs import RunCalls, StartResult
 from redrive.store.settings import SavedViewCalls, SavedViewStore, ScheduleCalls, ScheduleStore, SettingsCalls
 from redrive.store.stats import StatsCalls
+from redrive.store.step_tasks import TaskCalls
 from redrive.store.workers import ClaimRequest, ClaimResult, Receipt, ReceiptWrite, WorkerCalls
 
 Result = TypeVar("Result")
@@ -52,6 +53,7 @@ class SqlStore(
     ChoreCalls,
     SettingsCalls,
     StatsCalls,
+    TaskCalls,
 ):
     """Calls that do not depend on the database.
 

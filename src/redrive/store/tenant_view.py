@@ -46,6 +46,7 @@ from redrive.store.questions import GivenAnswer, OpenQuestions, QuestionRow
 from redrive.store.runs import AttemptRow, RunCounts, RunRow, RunSummary, StartResult, StatusNoteRow
 from redrive.store.settings import PolicyRow, ScheduleKey
 from redrive.store.stats import Attention, LaneCount
+from redrive.store.step_tasks import TaskQueueRow, TaskRow, TaskWrite
 from redrive.store.workers import CatalogueRow, Receipt
 
 if TYPE_CHECKING:
@@ -503,6 +504,19 @@ class TenantView(_Confined["DeskStore"]):
         if self._excludes_tenant(tenant):
             return []
         return [lane for lane in await self._inner.due_lanes(tenant=self._tenant) if self._is_visible(lane.workflow)]
+
+    async def open_tasks(self, run: int, *, most: int = 100) -> list[TaskRow]:
+        return await self._inner.open_tasks(run, most=most) if run in self._shown else []
+
+    async def task_queues(self, *, tenant: str | None = None) -> list[TaskQueueRow]:
+        # A queue names no workflow.
+        if self._excludes_tenant(tenant) or self._workflows is not None:
+            return []
+        return await self._inner.task_queues(tenant=self._tenant)
+
+    async def settle_tasks(self, writes: Sequence[TaskWrite]) -> set[tuple[int, int]]:
+        self._require_tenant(*(each.tenant for each in writes))
+        return await self._inner.settle_tasks(writes)
 
     async def policies(self) -> list[PolicyRow]:
         rows = [row for row in await self._inner.policies() if row.tenant in ("", self._tenant)]

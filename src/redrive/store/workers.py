@@ -418,7 +418,8 @@ class WorkerCalls:
         )
         async with session.transaction():
             now = await session.now()
-            await session.rows(SQL["insert_version"], version=catalogue.version, now=now)
+            if catalogue.version or items:  # a worker without code executes steps only
+                await session.rows(SQL["insert_version"], version=catalogue.version, now=now)
             await session.write_many(
                 SQL["put_catalogue"],
                 (

@@ -81,8 +81,11 @@ class Backend(Protocol):
     async def attempts(self, run: int) -> list[AttemptRow]:
         """Return all attempts of such a run that did not succeed."""
 
-    async def mailbox(self, run: int) -> Mailbox | None:
-        """Return the unread events of such a run, with its wake-ups and its fence."""
+    async def mailbox(self, run: int, *, tasks: bool = False) -> Mailbox | None:
+        """Return the unread events of such a run, with its wake-ups and its fence.
+
+        With `tasks`, the answers of its steps that others execute are in it, too.
+        """
 
     async def wakeups(self, runs: Sequence[int]) -> dict[int, int]:
         """Return the number of wake-ups of each of these runs."""

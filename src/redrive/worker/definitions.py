@@ -113,6 +113,11 @@ class Step(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         here = current_scope.get()
+        if self.options.remote is not None and not isinstance(here, Branch):
+            raise MisusedStep(
+                f"step {self.name!r} is executed by workers of queue {self.options.remote!r}: call it from a workflow "
+                "function, and give a test a stand-in with redrive.testing.stand_in"
+            )
         if here is None:
             return self.fn(*args, **kwargs)
         if isinstance(here, Branch):

@@ -43,6 +43,7 @@ from redrive.errors import PayloadError, RunDetached, StepFailed
 from redrive.worker.attempt import new_message
 from redrive.worker.branches import Branch, current_scope
 from redrive.worker.definitions import LimitExceeded
+from redrive.worker.remote_steps import RemoteStepCall
 from redrive.worker.step_call import StepCall
 from redrive.worker.time_limit import TimeLimit
 from redrive.worker.waits import Waits
@@ -128,8 +129,11 @@ class EngineCalls:
                     raise
             text = step.signature.encode(args, kwargs)
             check_size(text, execution.worker.max_payload, step.input_label)
-            call = StepCall(execution, branch, step, place, text, execution.clock.monotonic())
-            value = await call.run(entry, args, kwargs)
+            if step.options.remote is None:
+                call = StepCall(execution, branch, step, place, text, execution.clock.monotonic())
+                value = await call.run(entry, args, kwargs)
+            else:
+                value = await RemoteStepCall(execution, self.waits, step, place, text).run(entry)
             if step.options.pivot:
                 self.pivoted = True
             return value

@@ -47,9 +47,11 @@ from redrive.errors import ConfigurationError, PayloadError, RunDetached, WaitEx
 from redrive.reasons import Reason
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.store import repeat_until_answered
+from redrive.worker.remote_steps import LiveStep, RemoteSteps
 
 if TYPE_CHECKING:
     from redrive.core.journal import EntryRow
+    from redrive.core.transitions import RunWrite
     from redrive.store.children import RunEnd
     from redrive.store.events import EventRow
     from redrive.store.questions import RecordedAnswer
@@ -161,6 +163,7 @@ class Waits:
     def __init__(self, execution: Execution) -> None:
         self._execution = execution
         self._open: dict[int, _LiveWait] = {}
+        self.steps = RemoteSteps(execution, self)
         self._unread: tuple[EventRow, ...] = ()
         self._used: set[int] = set()
         self._over: set[int] = set()
@@ -170,12 +173,23 @@ class Waits:
     @property
     def is_open(self) -> bool:
         """True while a branch waits for an event."""
-        return bool(self._open)
+        return bool(self._open or self.steps.is_open)
+
+    @property
+    def is_stale(self) -> bool:
+        """True if the run has more wake-ups than its waits have seen."""
+        return self._known > self.seen
+
+    def forget_if_closed(self) -> None:
+        """Tell the worker that the run waits for nothing."""
+        if not self.is_open:
+            self._execution.worker.waits_by_run.pop(self._execution.claimed.id, None)
 
     def wake(self, wakeups: int) -> None:
         """Let the waits look again, if the run has more wake-ups than they have seen."""
         self._known = max(self._known, wakeups)
-        if self._known > self.seen:
+        if self.is_stale:
+            self.steps.wake()
             for wait in self._open.values():
                 wait.woken.set()
 
@@ -274,14 +288,13 @@ class Waits:
                     await self._register(live)
                     registered = True  # and look again: an event may have come since the first look
                 elif not state.expired:
-                    await self._pause(live, state.due_at)
+                    await self.pause(live, state.due_at)
                 elif (ending := await self._expire(live)) is not None:
                     break
         finally:
             del self._open[place.index]
             self._over.add(place.index)
-            if not self._open:
-                execution.worker.waits_by_run.pop(execution.claimed.id, None)
+            self.forget_if_closed()
         await self._cancel_child(request)
         return self._give_up(request, place, ending)
 
@@ -430,14 +443,17 @@ class Waits:
         )
         settled = await execution.settle(outcome)
         live.limit_at = None if delay is None else settled.now + delay
-        change = settled.transition.change
+        self.suspend(settled.transition.change)
+
+    def suspend(self, change: RunWrite | None) -> None:
+        """Let the run sleep, or leave this worker, as the decision about its wait says."""
         if change is not None and change.release:
-            execution.detach()
+            self._execution.detach()
             raise RunDetached
         if change is not None:
-            execution.fall_asleep(self.seen)
+            self._execution.fall_asleep(self.seen)
 
-    async def _pause(self, live: _LiveWait, due_at: int | None) -> None:
+    async def pause(self, live: _LiveWait | LiveStep, due_at: int | None) -> None:
         """Wait for a wake-up, or for the time at which the state of the wait changes by itself."""
         execution = self._execution
         seconds = math.inf if due_at is None else execution.seconds_until(due_at)

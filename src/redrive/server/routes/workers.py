@@ -15,6 +15,7 @@ from redrive.clock import MICROS
 from redrive.core.roles import Permission, Principal
 from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode
+from redrive.record_fields import replace
 from redrive.remote import wire
 from redrive.server.remote_workers import LONGEST_POLL, RemoteWorkers, WorkerSession
 from redrive.server.request_context import check_permissions, get_service, load_principal, request_address
@@ -57,16 +58,17 @@ async def _find_session(request: Request, principal: Worker) -> WorkerSession:
 Session = Annotated[WorkerSession, Depends(_find_session)]
 
 
-async def _read(request: Request, kind: type[T]) -> T:
+async def read_record(request: Request, kind: type[T]) -> T:
     """Return the body of a request as a record."""
     return decode_body(await request.body(), kind)
 
 
-def _answer(value: Any) -> Response:
+def answer_record(value: Any) -> Response:
+    """Return a record as the JSON of a response."""
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
-def _describe(call: Any, reply: Any, *, session: bool = True) -> dict[str, Any]:
+def describe_call(call: Any, reply: Any, *, session: bool = True) -> dict[str, Any]:
     """Return the arguments of a route: its permission, and the schemas of its body and its answer."""
     (answered, *given), parts = msgspec.json.schema_components(
         [reply] if call is None else [reply, call], ref_template=_SCHEMA_PREFIX
@@ -90,123 +92,136 @@ def _describe(call: Any, reply: Any, *, session: bool = True) -> dict[str, Any]:
     }
 
 
-@worker_routes.post("/worker/register", **_describe(wire.Registration, wire.Registered, session=False))
+@worker_routes.post("/worker/register", **describe_call(wire.Registration, wire.Registered, session=False))
 async def register_worker(request: Request, principal: Worker) -> Response:
     """Register a worker with its code; the answer has its id, which all other calls send."""
-    call = await _read(request, wire.Registration)
+    call = await read_record(request, wire.Registration)
     address = request_address(request, get_service(request))
-    return _answer(await _get_workers(request).register(principal, call, address))
+    return answer_record(await _get_workers(request).register(principal, call, address))
 
 
-@worker_routes.post("/worker/claim", **_describe(wire.ClaimCall, ClaimResult))
+@worker_routes.post("/worker/claim", **describe_call(wire.ClaimCall, ClaimResult))
 async def claim_runs(request: Request, principal: Worker, session: Session) -> Response:
     """Claim due runs, each under a new fence."""
-    call = await _read(request, wire.ClaimCall)
-    return _answer(await _get_workers(request).claim(session, principal, call))
+    call = await read_record(request, wire.ClaimCall)
+    return answer_record(await _get_workers(request).claim(session, principal, call))
 
 
-@worker_routes.post("/worker/wait", **_describe(wire.WaitCall, wire.WaitReply))
+@worker_routes.post("/worker/wait", **describe_call(wire.WaitCall, wire.WaitReply))
 async def wait_for_work(request: Request, principal: Worker, session: Session) -> Response:
     """Wait until there may be due runs, for at most 20 seconds."""
-    call = await _read(request, wire.WaitCall)
+    call = await read_record(request, wire.WaitCall)
     due = await _get_workers(request).wait(session, min(call.wait / MICROS, LONGEST_POLL))
     now = get_service(request).app.runtime.store.now()
-    return _answer(wire.WaitReply(due=due, now=now))
+    return answer_record(wire.WaitReply(due=due, now=now))
 
 
-@worker_routes.post("/worker/settle", **_describe(wire.Batch, wire.Answers))
+@worker_routes.post("/worker/settle", **describe_call(wire.Batch, wire.Answers))
 async def settle_batch(request: Request, principal: Worker, session: Session) -> Response:
     """Decide on a batch of outcomes. The same batch sent again gets the same answer."""
     answer = await _get_workers(request).settle(session, await request.body())
     return Response(answer, media_type="application/json")
 
 
-@worker_routes.post("/worker/begun", **_describe(wire.Begun, wire.Done))
+@worker_routes.post("/worker/begun", **describe_call(wire.Begun, wire.Done))
 async def record_begun(request: Request, principal: Worker, session: Session) -> Response:
     """Record attempts that began, for a worker whose event loop is blocked."""
     await _get_workers(request).record_begun(session, await request.body())
-    return _answer(wire.Done(now=get_service(request).app.runtime.store.now()))
+    return answer_record(wire.Done(now=get_service(request).app.runtime.store.now()))
 
 
-@worker_routes.post("/worker/beat", **_describe(wire.BeatCall, wire.BeatReply))
+@worker_routes.post("/worker/beat", **describe_call(wire.BeatCall, wire.BeatReply))
 async def renew_lease(request: Request, principal: Worker, session: Session) -> Response:
-    """Renew the worker's lease; the answer lists the runs that it holds."""
-    return _answer(await _get_workers(request).beat(session, await _read(request, wire.BeatCall)))
+    """Renew the worker's lease; the answer lists the runs that it holds, and the tickets that it should drop."""
+    call = await read_record(request, wire.BeatCall)
+    reply = await _get_workers(request).beat(session, call)
+    cancelled = await get_service(request).step_workers.beat(session, [(ticket, None) for ticket in call.tickets])
+    return answer_record(replace(reply, cancelled=tuple(cancelled)))
 
 
-@worker_routes.get("/worker/held", **_describe(None, list[wire.HeldReply]))
+@worker_routes.get("/worker/held", **describe_call(None, list[wire.HeldReply]))
 async def list_held_runs(request: Request, principal: Worker, session: Session) -> Response:
     """List the runs that the worker holds."""
-    return _answer(await _get_workers(request).list_held(session))
+    return answer_record(await _get_workers(request).list_held(session))
 
 
-@worker_routes.get("/worker/runs/{run}/history", **_describe(None, wire.History))
+@worker_routes.get("/worker/runs/{run}/history", **describe_call(None, wire.History))
 async def read_history(request: Request, principal: Worker, session: Session, run: RunNumber) -> Response:
     """Read the journal, the attempts and the failure of a run that the worker holds."""
-    return _answer(await _get_workers(request).read_history(session, run))
+    return answer_record(await _get_workers(request).read_history(session, run))
 
 
-@worker_routes.get("/worker/runs/{run}/mailbox", **_describe(None, wire.MailboxReply))
-async def read_mailbox(request: Request, principal: Worker, session: Session, run: RunNumber) -> Response:
-    """Read the unread events of a run that the worker holds."""
-    return _answer(await _get_workers(request).read_mailbox(session, run))
+@worker_routes.get("/worker/runs/{run}/mailbox", **describe_call(None, wire.MailboxReply))
+async def read_mailbox(
+    request: Request, principal: Worker, session: Session, run: RunNumber, tasks: bool = False
+) -> Response:
+    """Read the unread events of a run that the worker holds, and with `tasks` the answers of its remote steps."""
+    return answer_record(await _get_workers(request).read_mailbox(session, run, tasks=tasks))
 
 
-@worker_routes.post("/worker/runs/{run}/awaited", **_describe(wire.AwaitedCall, wire.AwaitedReply))
+@worker_routes.post("/worker/runs/{run}/awaited", **describe_call(wire.AwaitedCall, wire.AwaitedReply))
 async def read_awaited(request: Request, principal: Worker, session: Session, run: RunNumber) -> Response:
     """Read the state of the run that a run waits for, which the worker holds."""
-    call = await _read(request, wire.AwaitedCall)
-    return _answer(await _get_workers(request).read_awaited(session, principal, run, call))
+    call = await read_record(request, wire.AwaitedCall)
+    return answer_record(await _get_workers(request).read_awaited(session, principal, run, call))
 
 
-@worker_routes.post("/worker/runs/{run}/asked", **_describe(wire.AskedCall, wire.AskedReply))
+@worker_routes.post("/worker/runs/{run}/asked", **describe_call(wire.AskedCall, wire.AskedReply))
 async def read_asked(request: Request, principal: Worker, session: Session, run: RunNumber) -> Response:
     """Read the answer to a question of a run that the worker holds."""
-    return _answer(await _get_workers(request).read_asked(session, run, await _read(request, wire.AskedCall)))
+    return answer_record(
+        await _get_workers(request).read_asked(session, run, await read_record(request, wire.AskedCall))
+    )
 
 
-@worker_routes.post("/worker/wakeups", **_describe(wire.WakeupsCall, wire.WakeupsReply))
+@worker_routes.post("/worker/wakeups", **describe_call(wire.WakeupsCall, wire.WakeupsReply))
 async def read_wakeups(request: Request, principal: Worker, session: Session) -> Response:
     """Read how often runs that the worker holds were woken."""
-    return _answer(await _get_workers(request).read_wakeups(session, await _read(request, wire.WakeupsCall)))
+    return answer_record(
+        await _get_workers(request).read_wakeups(session, await read_record(request, wire.WakeupsCall))
+    )
 
 
-@worker_routes.post("/worker/start", **_describe(wire.StartCall, list[StartResult]))
+@worker_routes.post("/worker/start", **describe_call(wire.StartCall, list[StartResult]))
 async def start_runs(request: Request, principal: Worker, session: Session) -> Response:
     """Start runs of the worker's workflows, and claim those that are due if the worker asks for it."""
-    call = await _read(request, wire.StartCall)
-    return _answer(await _get_workers(request).start(session, principal, call))
+    call = await read_record(request, wire.StartCall)
+    return answer_record(await _get_workers(request).start(session, principal, call))
 
 
-@worker_routes.post("/worker/permit", **_describe(PermitRequest, Permit))
+@worker_routes.post("/worker/permit", **describe_call(PermitRequest, Permit))
 async def request_permit(request: Request, principal: Worker, session: Session) -> Response:
     """Ask whether a run may call a dependency whose circuit is not closed."""
-    return _answer(await _get_workers(request).permit(session, await _read(request, PermitRequest)))
+    return answer_record(await _get_workers(request).permit(session, await read_record(request, PermitRequest)))
 
 
-@worker_routes.post("/worker/circuit", **_describe(wire.CircuitCall, CircuitRow))
+@worker_routes.post("/worker/circuit", **describe_call(wire.CircuitCall, CircuitRow))
 async def evaluate_circuit(request: Request, principal: Worker, session: Session) -> Response:
     """Decide on a circuit about which calls were recorded."""
-    return _answer(await _get_workers(request).evaluate_circuit(session, await _read(request, wire.CircuitCall)))
+    return answer_record(
+        await _get_workers(request).evaluate_circuit(session, await read_record(request, wire.CircuitCall))
+    )
 
 
-@worker_routes.post("/worker/circuits", **_describe(wire.CircuitsCall, list[CircuitRow]))
+@worker_routes.post("/worker/circuits", **describe_call(wire.CircuitsCall, list[CircuitRow]))
 async def read_circuits(request: Request, principal: Worker, session: Session) -> Response:
     """Count successful calls, and return the circuits that changed."""
-    return _answer(await _get_workers(request).read_circuits(session, await _read(request, wire.CircuitsCall)))
+    return answer_record(
+        await _get_workers(request).read_circuits(session, await read_record(request, wire.CircuitsCall))
+    )
 
 
-@worker_routes.post("/worker/version", **_describe(wire.VersionCall, wire.VersionReply))
+@worker_routes.post("/worker/version", **describe_call(wire.VersionCall, wire.VersionReply))
 async def find_version(request: Request, principal: Worker, session: Session) -> Response:
     """Ask whether a live worker has a version of the code."""
-    call = await _read(request, wire.VersionCall)
+    call = await read_record(request, wire.VersionCall)
     alive = await _get_workers(request).has_live_worker(session, call.version)
-    return _answer(wire.VersionReply(alive=alive))
+    return answer_record(wire.VersionReply(alive=alive))
 
 
-@worker_routes.post("/worker/retire", **_describe(wire.RetireCall, wire.Done))
+@worker_routes.post("/worker/retire", **describe_call(wire.RetireCall, wire.Done))
 async def retire_worker(request: Request, principal: Worker, session: Session) -> Response:
     """Deregister the worker. Runs that it still holds are claimed by others at once."""
-    await _read(request, wire.RetireCall)
+    await read_record(request, wire.RetireCall)
     await _get_workers(request).retire(session)
-    return _answer(wire.Done(now=get_service(request).app.runtime.store.now()))
+    return answer_record(wire.Done(now=get_service(request).app.runtime.store.now()))

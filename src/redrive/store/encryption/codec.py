@@ -52,6 +52,7 @@ from redrive.store.port import LeaseConnection, Store, Transaction
 from redrive.store.questions import AskedQuestion, GivenAnswer, QuestionRow, QuestionStep, RecordedAnswer
 from redrive.store.runs import AttemptRow, RunRow, StatusNoteRow
 from redrive.store.settings import NewView, ViewRow
+from redrive.store.step_tasks import TaskAnswer, TaskCase, TaskHeartbeat, TaskRow, TaskWrite
 from redrive.store.workers import ClaimedRun, ClaimResult, HeartbeatReply, ReceiptWrite, RemoteWorkerRow
 
 Value = TypeVar("Value")
@@ -81,6 +82,8 @@ WRITTEN_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
     notifications.RuleRow: ("rule",),
     NewView: ("query",),
     ReceiptWrite: ("answer",),
+    TaskWrite: ("output", "failure", "reply"),
+    TaskHeartbeat: ("heartbeat",),
 }
 """The payloads of records that are written."""
 
@@ -110,6 +113,9 @@ READ_PAYLOADS: dict[type[Any], tuple[str, ...]] = {
     notifications.RuleRow: ("rule",),
     ViewRow: ("query",),
     RemoteWorkerRow: ("answer",),
+    TaskAnswer: ("output", "failure"),
+    TaskCase: ("input", "reply"),
+    TaskRow: ("heartbeat",),
 }
 """The payloads of records that are read."""
 
@@ -140,6 +146,7 @@ WRITTEN_PARTS: dict[type[Any], tuple[str, ...]] = {
     CircuitUpdate: ("audit",),
     DeliveryDecision: ("audit",),
     notifications.LaneNotification: ("notification", "messages"),
+    TaskWrite: ("decided",),
 }  # fmt: skip
 """Fields with further records, of records that are written."""
 
@@ -150,7 +157,7 @@ READ_PARTS: dict[type[Any], tuple[str, ...]] = {
     DecisionCase: ("run", "journal", "replays"),
     MessageRow: ("deliveries",),
     SendResult: ("first",),
-    Mailbox: ("events",),
+    Mailbox: ("events", "tasks"),
     AwaitedRun: ("end",),
     AskedQuestion: ("answer",),
     ClaimedDeliveries: ("items",),
@@ -390,6 +397,7 @@ _PLACEHOLDERS: dict[tuple[type[Any], str], Callable[[str], str]] = {
     (RunRow, "failure"): _unreadable_ending,
     (RunEnd, "failure"): _unreadable_ending,
     (EntryRow, "failure"): _unreadable_ending,
+    (TaskAnswer, "failure"): _unreadable_ending,
     (LetterRow, "failure"): _unreadable_ending,
     (LetterRow, "reason"): lambda why: _unreadable_reason(why).to_text(),
     (GroupRow, "reason"): lambda why: _unreadable_reason(why).to_text(),

@@ -73,6 +73,9 @@ TEXT_TABLES = (
     TextTable(name="run_index", key=("field", "value", "run"), start=("", "", -1), covered=("value",), owner="''"),
     TextTable(name="run_events", key=("run", "seq"), start=(-1, -1), sealed=("payload", "refused")),
     TextTable(name="questions", key=("id",), start=(-1,), sealed=("question", "shown", "schema", "answer", "note")),
+    TextTable(
+        name="step_tasks", key=("run", "idx"), start=(-1, -1), sealed=("heartbeat", "output", "failure", "reply")
+    ),
     TextTable(name="run_notes", key=("run",), start=(-1,), sealed=("text", "data")),
     TextTable(name="bulk_actions", key=("id",), start=(-1,), sealed=("request",)),
     TextTable(name="bulk_items", key=("bulk", "number"), start=(-1, -1), sealed=("error",)),

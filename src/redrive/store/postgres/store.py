@@ -10,6 +10,7 @@ from typing import Any
 from redrive.clock import MICROS, Clock
 from redrive.core.outbox import SinkLease
 from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
+from redrive.core.waits import STEP_KIND
 from redrive.errors import StoreError
 from redrive.store.children import WokenRun
 from redrive.store.circuits import CircuitUpdate, CircuitUpdateResult
@@ -30,6 +31,7 @@ from redrive.store.postgres.transaction import StepTransaction
 from redrive.store.runs import StartResult
 from redrive.store.session import Database, Session
 from redrive.store.sql_files import load_statements, number_parameters
+from redrive.store.step_tasks import TaskWrite
 from redrive.store.store import SqlStore
 from redrive.store.tenant_view import TenantView
 from redrive.store.workers import Catalogue, ClaimRequest, ClaimResult, NewWorker, ReceiptWrite, WorkerRow
@@ -189,6 +191,12 @@ class PostgresStore(SqlStore):
             self._notifier.notify()
         return result
 
+    async def settle_tasks(self, writes: Sequence[TaskWrite]) -> set[tuple[int, int]]:
+        kept = await super().settle_tasks(writes)
+        if kept:
+            self._notifier.notify()
+        return kept
+
     def _transaction(self, limit: float) -> Transaction:
         return StepTransaction(self._private, self._clock, self._address.where, limit)
 
@@ -231,11 +239,12 @@ class PostgresStore(SqlStore):
 
 
 def _makes_due(transition: Transition, answer: TransitionResult) -> bool:
-    """Return True if the transition leaves a run or a message that another worker or relay could claim now."""
+    """Return True if the transition leaves a run, a task or a message that another worker or relay could claim now."""
     change = transition.change
     released = change is not None and change.release and change.wake_in == 0
     said = transition.messages and not (answer.bundled and all(each and each[1].whole for each in answer.bundled))
-    return released or bool(transition.starts or said)
+    handed = any(wait.kind == STEP_KIND for wait in transition.waits)
+    return released or handed or bool(transition.starts or said)
 
 
 class PostgresTextStore:

@@ -11,8 +11,10 @@ SELECT :now AS now,
               AND r.status = 'SLEEPING' AND r.worker IS NULL
             LIMIT CAST(:counted AS bigint)) AS waiting) AS parked,
        (SELECT count(*) FROM redrive.probes AS p /* CROSS */ JOIN redrive.runs AS r ON r.id = p.run
-        WHERE p.tenant = w.tenant AND p.key = w.key AND p.generation = c.generation AND r.fence = p.fence
-          AND r.worker IS NOT NULL) AS probing,
+        WHERE p.tenant = w.tenant AND p.key = w.key AND p.generation = c.generation
+          AND (r.fence = p.fence AND r.worker IS NOT NULL OR EXISTS (
+              SELECT 1 FROM redrive.step_tasks AS t
+              WHERE t.run = p.run AND t.idx = p.idx AND t.fence = p.fence AND t.status = 'TAKEN'))) AS probing,
        (SELECT CAST(json_agg(newest.at) AS text) FROM (
             SELECT m.at FROM redrive.circuit_samples AS m
             WHERE m.tenant = w.tenant AND m.key = w.key AND m.generation = c.generation AND m.good = 0
@@ -92,12 +94,15 @@ WHERE id = ANY (ARRAY(
 RETURNING id;
 
 -- name: permit_state
--- Two flags of the asking run: it has a permit of this generation; it is still held under its fence.
+-- Two flags of the asking run: it has a permit of this generation; it, or its task, is still held under its fence.
 SELECT EXISTS (SELECT 1 FROM redrive.probes AS p
                WHERE p.tenant = :tenant AND p.key = :key AND p.generation = :generation AND p.run = CAST(:run AS bigint)
                  AND p.fence = CAST(:fence AS bigint) AND p.idx = :index) AS permitted,
        EXISTS (SELECT 1 FROM redrive.runs AS r
-               WHERE r.id = CAST(:run AS bigint) AND r.fence = CAST(:fence AS bigint) AND r.worker IS NOT NULL) AS held;
+               WHERE r.id = CAST(:run AS bigint) AND r.fence = CAST(:fence AS bigint) AND r.worker IS NOT NULL)
+       OR EXISTS (SELECT 1 FROM redrive.step_tasks AS t
+                  WHERE t.run = CAST(:run AS bigint) AND t.idx = CAST(:index AS integer) AND t.fence = CAST(:fence AS bigint)
+                    AND t.status = 'TAKEN') AS held;
 
 -- name: put_permit
 -- Insert a permit, unless the run has it already.

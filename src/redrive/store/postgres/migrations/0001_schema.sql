@@ -212,7 +212,7 @@ CREATE TABLE redrive.waits (
     run     bigint  NOT NULL,
     since   bigint  NOT NULL,
     idx     integer NOT NULL,
-    kind    text    COLLATE "C" NOT NULL CHECK (kind IN ('event', 'run', 'letter', 'task')),
+    kind    text    COLLATE "C" NOT NULL CHECK (kind IN ('event', 'run', 'letter', 'task', 'step')),
     subject text    COLLATE "C" NOT NULL,
     tenant  text    COLLATE "C" NOT NULL,
     PRIMARY KEY (run, idx, subject)
@@ -259,6 +259,44 @@ CREATE INDEX questions_open_of_run ON redrive.questions (run) WHERE status = 'OP
 CREATE INDEX questions_by_age ON redrive.questions (created_at);
 CREATE INDEX questions_of_run_id ON redrive.questions (run_id, id);
 CREATE INDEX questions_next ON redrive.questions (next_at) WHERE next_at IS NOT NULL AND status = 'OPEN';
+
+-- Steps that workers of a queue execute. A wait of the kind step begins one, and its end closes it; inputs are in entries.
+-- fence grows each time the task is handed out, and is part of the worker's ticket. begun: its body may have been called.
+-- settled, reply: the ticket that was answered last and its answer, so that a repeat gets the same one. PARKED: the run had
+-- ended when a worker asked. timeout and patience are those of the step, in microseconds.
+CREATE TABLE redrive.step_tasks (
+    run        bigint  NOT NULL,
+    idx        integer NOT NULL,
+    attempt    integer NOT NULL,
+    fence      bigint  NOT NULL DEFAULT 0,
+    worker     bigint,
+    due_at     bigint  NOT NULL,
+    first_at   bigint,
+    began_at   bigint  NOT NULL,
+    timeout    bigint  NOT NULL,
+    patience   bigint,
+    timeout_at bigint,
+    limit_at   bigint,
+    beat_at    bigint,
+    settled    bigint  NOT NULL DEFAULT 0,
+    begun      integer NOT NULL DEFAULT 0,
+    deaths     integer NOT NULL DEFAULT 0,
+    tenant     text    COLLATE "C" NOT NULL,
+    queue      text    COLLATE "C" NOT NULL,
+    name       text    COLLATE "C" NOT NULL,
+    status     text    COLLATE "C" NOT NULL CHECK (status IN ('READY', 'TAKEN', 'ANSWERED', 'PARKED', 'CLOSED')),
+    heartbeat  text,
+    admitted   text,
+    output     text,
+    failure    text,
+    reply      text,
+    PRIMARY KEY (run, idx)
+);
+CREATE INDEX step_tasks_ready ON redrive.step_tasks (queue, tenant, due_at) WHERE status = 'READY';
+CREATE INDEX step_tasks_suspect ON redrive.step_tasks (queue, due_at) WHERE status = 'READY' AND deaths > 0;
+CREATE INDEX step_tasks_taken ON redrive.step_tasks (worker) WHERE status = 'TAKEN';
+CREATE INDEX step_tasks_limited ON redrive.step_tasks (limit_at) WHERE status = 'TAKEN';
+CREATE INDEX step_tasks_answered ON redrive.step_tasks (run) WHERE status IN ('ANSWERED', 'PARKED');
 
 -- The latest status that the code of a run set.
 CREATE TABLE redrive.run_notes (
@@ -1606,6 +1644,34 @@ BEGIN
     END IF;
 END $body$;
 
+-- A wait of the kind step begins a task, and the end of the wait closes it, in the same commit.
+CREATE FUNCTION redrive.begin_task() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+AS $body$
+BEGIN
+    INSERT INTO redrive.step_tasks AS t (run, idx, tenant, queue, name, status, attempt, due_at, began_at, timeout, patience)
+    SELECT NEW.run, NEW.idx, NEW.tenant, NEW.subject, e.name, 'READY', e.attempt + 1, NEW.since, NEW.since,
+           CAST(CAST(CAST(e.options AS json) ->> 'timeout' AS numeric) * 1000000 AS bigint),
+           CAST(CAST(CAST(e.options AS json) ->> 'heartbeat_timeout' AS numeric) * 1000000 AS bigint)
+    FROM redrive.entries AS e WHERE e.run = NEW.run AND e.idx = NEW.idx
+    ON CONFLICT (run, idx) DO UPDATE SET
+        status = 'READY', attempt = excluded.attempt, fence = t.fence + 1, worker = NULL, begun = 0,
+        due_at = excluded.due_at, output = NULL, failure = NULL;
+    RETURN NULL;
+END $body$;
+CREATE FUNCTION redrive.end_task() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+AS $body$
+BEGIN
+    UPDATE redrive.step_tasks SET status = 'CLOSED', limit_at = NULL, output = NULL, failure = NULL
+    WHERE run = OLD.run AND idx = OLD.idx;
+    RETURN NULL;
+END $body$;
+CREATE TRIGGER task_begins AFTER INSERT ON redrive.waits FOR EACH ROW WHEN (NEW.kind = 'step')
+    EXECUTE FUNCTION redrive.begin_task();
+CREATE TRIGGER task_ends AFTER DELETE ON redrive.waits FOR EACH ROW WHEN (OLD.kind = 'step')
+    EXECUTE FUNCTION redrive.end_task();
+
 -- Write what circuits learn from calls that ended: `kept` tells which of the transitions were applied.
 CREATE FUNCTION redrive.sample_circuits(
     now bigint, runs bigint[], fences bigint[], kept boolean[], told json, OUT done boolean)
@@ -1724,7 +1790,7 @@ REVOKE UPDATE, DELETE ON redrive.store_secrets FROM redrive_engine;
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA redrive TO redrive_engine, redrive_app;
 REVOKE USAGE ON SEQUENCE redrive.notices_id_seq, redrive.notifications_id_seq FROM redrive_app;
 
-GRANT SELECT, INSERT, UPDATE ON redrive.runs, redrive.run_events, redrive.questions, redrive.inputs, redrive.results, redrive.entries, redrive.attempts,
+GRANT SELECT, INSERT, UPDATE ON redrive.runs, redrive.run_events, redrive.questions, redrive.step_tasks, redrive.inputs, redrive.results, redrive.entries, redrive.attempts,
     redrive.idempotency, redrive.letters, redrive.replays, redrive.letter_feed, redrive.groups, redrive.group_counts,
     redrive.group_versions, redrive.group_decisions, redrive.bulk_actions, redrive.bulk_items, redrive.circuits, redrive.messages, redrive.deliveries, redrive.access_members
     TO redrive_app;
@@ -1757,7 +1823,7 @@ DECLARE
     mine CONSTANT text := $$tenant = (SELECT NULLIF(current_setting('redrive.tenant', true), ''))$$;
 BEGIN
     FOREACH guarded IN ARRAY ARRAY[
-        'runs', 'run_events', 'questions', 'waits', 'run_notes', 'inputs', 'results', 'run_index', 'idempotency', 'entries', 'attempts', 'policies', 'schedules', 'letters',
+        'runs', 'run_events', 'questions', 'step_tasks', 'waits', 'run_notes', 'inputs', 'results', 'run_index', 'idempotency', 'entries', 'attempts', 'policies', 'schedules', 'letters',
         'replays', 'letter_feed', 'groups', 'group_counts', 'group_versions', 'group_decisions', 'bulk_actions', 'bulk_items', 'audit',
         'saved_views', 'circuits', 'circuit_samples', 'circuit_successes', 'probes', 'messages', 'bundles', 'deliveries', 'access_tenants', 'access_users', 'access_members',
         'access_tokens', 'access_sessions', 'access_answers', 'store_secrets', 'notify_rules', 'notices', 'notice_lanes',

@@ -209,7 +209,7 @@ CREATE INDEX run_events_unread ON run_events (run, seq, size) WHERE taken IS NUL
 CREATE TABLE waits (
     run     INTEGER NOT NULL,
     idx     INTEGER NOT NULL,
-    kind    TEXT    NOT NULL CHECK (kind IN ('event', 'run', 'letter', 'task')),
+    kind    TEXT    NOT NULL CHECK (kind IN ('event', 'run', 'letter', 'task', 'step')),
     subject TEXT    NOT NULL,
     tenant  TEXT    NOT NULL,
     since   INTEGER NOT NULL,
@@ -257,6 +257,59 @@ CREATE INDEX questions_open_of_run ON questions (run) WHERE status = 'OPEN';
 CREATE INDEX questions_by_age ON questions (created_at);
 CREATE INDEX questions_of_run_id ON questions (run_id, id);
 CREATE INDEX questions_next ON questions (next_at) WHERE next_at IS NOT NULL AND status = 'OPEN';
+
+-- Steps that workers of a queue execute. A wait of the kind step begins one, and its end closes it; inputs are in entries.
+-- fence grows each time the task is handed out, and is part of the worker's ticket. begun: its body may have been called.
+-- settled, reply: the ticket that was answered last and its answer, so that a repeat gets the same one. PARKED: the run had
+-- ended when a worker asked. timeout and patience are those of the step, in microseconds.
+CREATE TABLE step_tasks (
+    run        INTEGER NOT NULL,
+    idx        INTEGER NOT NULL,
+    tenant     TEXT    NOT NULL,
+    queue      TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    status     TEXT    NOT NULL CHECK (status IN ('READY', 'TAKEN', 'ANSWERED', 'PARKED', 'CLOSED')),
+    attempt    INTEGER NOT NULL,
+    fence      INTEGER NOT NULL DEFAULT 0,
+    worker     INTEGER,
+    begun      INTEGER NOT NULL DEFAULT 0,
+    deaths     INTEGER NOT NULL DEFAULT 0,
+    due_at     INTEGER NOT NULL,
+    first_at   INTEGER,
+    began_at   INTEGER NOT NULL,
+    timeout    INTEGER NOT NULL,
+    patience   INTEGER,
+    timeout_at INTEGER,
+    limit_at   INTEGER,
+    beat_at    INTEGER,
+    heartbeat  TEXT,
+    admitted   TEXT,
+    output     TEXT,
+    failure    TEXT,
+    settled    INTEGER NOT NULL DEFAULT 0,
+    reply      TEXT,
+    PRIMARY KEY (run, idx)
+) WITHOUT ROWID;
+CREATE INDEX step_tasks_ready ON step_tasks (queue, tenant, due_at) WHERE status = 'READY';
+CREATE INDEX step_tasks_suspect ON step_tasks (queue, due_at) WHERE status = 'READY' AND deaths > 0;
+CREATE INDEX step_tasks_taken ON step_tasks (worker) WHERE status = 'TAKEN';
+CREATE INDEX step_tasks_limited ON step_tasks (limit_at) WHERE status = 'TAKEN';
+CREATE INDEX step_tasks_answered ON step_tasks (run) WHERE status IN ('ANSWERED', 'PARKED');
+
+CREATE TRIGGER task_begins AFTER INSERT ON waits WHEN NEW.kind = 'step' BEGIN
+    INSERT INTO step_tasks (run, idx, tenant, queue, name, status, attempt, due_at, began_at, timeout, patience)
+    SELECT NEW.run, NEW.idx, NEW.tenant, NEW.subject, e.name, 'READY', e.attempt + 1, NEW.since, NEW.since,
+           CAST(json_extract(e.options, '$.timeout') * 1000000 AS INTEGER),
+           CAST(json_extract(e.options, '$.heartbeat_timeout') * 1000000 AS INTEGER)
+    FROM entries AS e WHERE e.run = NEW.run AND e.idx = NEW.idx
+    ON CONFLICT (run, idx) DO UPDATE SET
+        status = 'READY', attempt = excluded.attempt, fence = fence + 1, worker = NULL, begun = 0,
+        due_at = excluded.due_at, output = NULL, failure = NULL;
+END;
+CREATE TRIGGER task_ends AFTER DELETE ON waits WHEN OLD.kind = 'step' BEGIN
+    UPDATE step_tasks SET status = 'CLOSED', limit_at = NULL, output = NULL, failure = NULL
+    WHERE run = OLD.run AND idx = OLD.idx;
+END;
 
 -- The latest status that the code of a run set.
 CREATE TABLE run_notes (

@@ -1,0 +1,337 @@
+"""Step workers of a server: tasks that they take, and their answers.
+
+A step worker executes single attempts of steps, in any language. It says what happened, and the server decides. A
+ticket names a task and the fence under which it was handed out. It is signed for one worker: another one finds nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from redrive.clock import MICROS, Clock
+from redrive.core.circuit import Admission, AdmittedCall, resolve_circuit
+from redrive.core.classify import Category
+from redrive.core.decide_step import build_circuit_failure
+from redrive.core.failure import Failure
+from redrive.core.failure_reason import LetterCode, Stage
+from redrive.core.idempotency import flow_key
+from redrive.core.journal import generation_of_call
+from redrive.core.json_schema import find_faults
+from redrive.core.payload import check_size
+from redrive.core.reported_error import ReportedError
+from redrive.core.roles import Principal
+from redrive.core.states import StepStatus
+from redrive.errors import InputError, NotAllowed, NotFound, PayloadTooLarge
+from redrive.reasons import Reason, ReasonCode
+from redrive.record_fields import replace
+from redrive.remote import step_wire as wire
+from redrive.server.problem_responses import ProblemError
+from redrive.server.remote_input import check_fields, refuse_request
+from redrive.settle.step_tasks import TaskReport, TaskSettler, build_return, read_run_options, read_step_options
+from redrive.store.circuits import PermitRequest
+from redrive.store.encryption.keyring import Unreadable
+from redrive.store.port import Store
+from redrive.store.step_tasks import TaskCase, TaskClaim, TaskHeartbeat, TaskStatus
+
+if TYPE_CHECKING:
+    from redrive.app.runtime import Runtime
+    from redrive.server.long_polls import LongPolls
+    from redrive.server.remote_workers import WorkerSession
+
+LONGEST_POLL = 20.0
+_SCHEMA_LIFETIME = 2.0  # seconds for which the declared type of a step is trusted
+_CIRCUIT_PAUSE = 1 * MICROS
+_SIGNATURE = 20  # characters
+
+
+class StepWorkers:
+    """The step workers of a server process."""
+
+    def __init__(self, runtime: Callable[[], Runtime], clock: Clock, polls: LongPolls, max_payload: int) -> None:
+        self._runtime = runtime
+        self._clock = clock
+        self._polls = polls
+        self._max_payload = max_payload
+        self._schemas: dict[tuple[str, str], tuple[float, Any]] = {}
+        self._served: dict[
+            tuple[str, str], str
+        ] = {}  # the tenant that was served last, by tenant of the worker and queue
+
+    @property
+    def _store(self) -> Store:
+        return self._runtime().store
+
+    # -- taking ---------------------------------------------------------------------------------------
+
+    async def poll(self, session: WorkerSession, principal: Principal, call: wire.TaskPoll) -> wire.TaskPollReply:
+        """Give a worker tasks, as soon as there are some."""
+        if principal.steps is not None and not principal.steps.issuperset(call.steps):
+            raise NotAllowed(Reason(ReasonCode.TOKEN_STEPS, steps=tuple(sorted(principal.steps))))
+        if session.row.queues is not None and call.queue not in session.row.queues:
+            raise refuse_request(f"the worker registered for queues {', '.join(session.row.queues)} only")
+        left = min(call.wait_ms / 1000, LONGEST_POLL)
+        kind = ("steps", session.row.tenant, call.queue)
+        began = self._clock.monotonic()
+        while True:
+            tasks = await self._take(session, principal, call)
+            left -= self._clock.monotonic() - began
+            began = self._clock.monotonic()
+            if tasks or left <= 0:
+                break
+            self._runtime().wake_listeners.add(self._polls.notify_all)
+            if not await self._polls.wait(kind, left):
+                left = 0.0  # one more look, because a notification can be lost
+        if len(tasks) >= call.capacity:
+            self._polls.notify_one(kind)  # there may be more than this worker could take
+        return wire.TaskPollReply(tasks=tasks, now=self._store.now())
+
+    async def _take(self, session: WorkerSession, principal: Principal, call: wire.TaskPoll) -> list[wire.OfferedTask]:
+        row = session.row
+        turn = (row.tenant, call.queue)
+        claim = TaskClaim(
+            worker=row.worker,
+            queue=call.queue,
+            names=call.steps,
+            most=call.capacity,
+            begins=call.begin,
+            tenant=row.tenant or None,
+            after=self._served.get(turn, ""),
+            workflows=None if principal.workflows is None else tuple(principal.workflows),
+        )
+        cases = await self._store.take_tasks(claim)
+        if row.tenant and any(case.tenant != row.tenant for case in cases):
+            raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
+        if cases:
+            self._served[turn] = max(case.tenant for case in cases)
+        ready = await self._ask_circuits(session, cases)
+        return [await self._offer(row.worker, case) for case in ready]
+
+    async def _ask_circuits(self, session: WorkerSession, cases: Sequence[TaskCase]) -> list[TaskCase]:
+        """Return the tasks whose circuits admit a call. The others are due later, or fail."""
+        ready: list[TaskCase] = []
+        closed: set[tuple[str, str]] = set()  # circuits that never changed
+        for case in cases:
+            admitted = read_step_options(case).admitted_call(case.workflow, case.name)
+            if isinstance(case.input, Unreadable):
+                failure = Failure.of(Category.INTERNAL, case.input.why, error_type="redrive.Unreadable")
+                code = LetterCode.INFRASTRUCTURE_FAILURE
+                await self._settler(session).settle([TaskReport(case=case, failure=failure, cause=code)])
+                continue
+            if admitted is not None and (case.tenant, admitted.key) not in closed:
+                row = (await self._store.circuit(case.tenant, admitted.key)).row
+                if row.generation:
+                    if not await self._ask_circuit(session, case, admitted):
+                        continue
+                else:
+                    closed.add((case.tenant, admitted.key))
+            ready.append(case)
+        return ready
+
+    async def _ask_circuit(self, session: WorkerSession, case: TaskCase, call: AdmittedCall) -> bool:
+        """Ask whether a circuit that changed before admits a call; otherwise its task waits or fails."""
+        ask = PermitRequest(
+            tenant=case.tenant, key=call.key, settings=call.settings, run=case.run, fence=case.fence, index=case.index
+        )
+        permit = await self._store.permit(ask)
+        row = permit.row
+        if permit.admission is not Admission.STAY_OUT:
+            admitted = [call.key, call.settings, row.generation, permit.admission is Admission.PROBE]
+            await self._store.admit_task(case, json.dumps(admitted))
+            return True
+        if resolve_circuit(call.settings, row.override).on_open == "fail":
+            why = Reason(ReasonCode.CIRCUIT_OPEN, circuit=call.key)
+            failure, code = build_circuit_failure(why), LetterCode.DEPENDENCY_UNAVAILABLE
+            await self._settler(session).settle([TaskReport(case=case, failure=failure, cause=code, why=why)])
+        else:
+            wait = max(_CIRCUIT_PAUSE, 0 if row.until is None else row.until - self._store.now())
+            await self._store.settle_tasks([build_return(case, wait)])
+        return False
+
+    async def _offer(self, worker: int, case: TaskCase) -> wire.OfferedTask:
+        step, root = read_step_options(case), case.root or case.run_id
+        generation = case.generation and generation_of_call(
+            await self._store.journal(case.run), case.key, case.generation
+        )
+        patience = step.heartbeat_timeout
+        return wire.OfferedTask(
+            ticket=self._make_ticket(case, worker),
+            run_id=case.run_id,
+            workflow=case.workflow,
+            step=case.name,
+            attempt=case.attempt,
+            input=msgspec.Raw(case.input.encode()),
+            idempotency_key=flow_key(case.tenant, root, case.key, generation),
+            timeout_ms=int(step.timeout * 1000),
+            heartbeat_timeout_ms=None if patience is None else int(patience * 1000),
+            tenant=case.tenant,
+            correlation_id=case.correlation_id or case.run_id,
+            traceparent=read_run_options(case).trace,
+        )
+
+    # -- tickets --------------------------------------------------------------------------------------
+
+    def _sign(self, text: str) -> str:
+        key = self._store.fingerprint_key("\x00step tickets")  # no tenant has this name
+        return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()[:_SIGNATURE]
+
+    def _make_ticket(self, case: TaskCase, worker: int) -> str:
+        address = f"{case.run}-{case.index}-{case.fence}"
+        return f"{address}-{self._sign(f'{address}-{worker}')}"
+
+    def _read_ticket(self, session: WorkerSession, ticket: str) -> tuple[int, int, int]:
+        """Return run, index and fence of a ticket; raise NotFound unless this worker got it."""
+        address, _, signature = ticket.rpartition("-")
+        parts = address.split("-")
+        expected = self._sign(f"{address}-{session.row.worker}")
+        if not ticket.isascii() or not hmac.compare_digest(signature, expected) or len(parts) != 3:
+            raise NotFound(Reason(ReasonCode.TICKET_UNKNOWN))
+        run, index, fence = map(int, parts)
+        return run, index, fence
+
+    async def begin(self, session: WorkerSession, ticket: str) -> wire.BeginReply:
+        """Note durably that a worker begins with a task; otherwise return the recorded result."""
+        run, index, fence = self._read_ticket(session, ticket)
+        cases = await self._store.task_cases([(run, index)])
+        begins = bool(cases) and await self._store.begin_task(
+            session.row.worker, TaskHeartbeat(tenant=cases[0].tenant, run=run, index=index, fence=fence)
+        )
+        result: str | None = None
+        if not begins:
+            entries = {entry.index: entry for entry in await self._store.journal(run)}
+            if index in entries and entries[index].status is StepStatus.SUCCESS:
+                result = entries[index].output
+        return wire.BeginReply(
+            should_execute=begins,
+            now=self._store.now(),
+            cached_result=None if result is None or isinstance(result, Unreadable) else msgspec.Raw(result.encode()),
+        )
+
+    async def beat(self, session: WorkerSession, beats: Sequence[tuple[str, str | None]]) -> list[str]:
+        """Record heartbeats of tasks; return the tickets whose tasks the worker should stop."""
+        for _, details in beats:
+            check_fields({"details": details}, self._max_payload)
+        tickets = {ticket: self._read_ticket(session, ticket) for ticket, _ in beats}
+        if not tickets:
+            return []
+        signs = [
+            TaskHeartbeat(
+                tenant=session.row.tenant,
+                run=tickets[ticket][0],
+                index=tickets[ticket][1],
+                fence=tickets[ticket][2],
+                heartbeat=details,
+            )
+            for ticket, details in beats
+        ]
+        alive = await self._store.beat_tasks(session.row.worker, signs)
+        return [ticket for ticket, place in tickets.items() if place not in alive]
+
+    # -- answers --------------------------------------------------------------------------------------
+
+    async def report(self, session: WorkerSession, given: wire.TicketReport) -> wire.ReportReply:
+        """Record the answer to one ticket; raise a conflict if its task was taken from the worker."""
+        (reply,) = await self.settle(session, [given])
+        if reply.status == "LOST":
+            raise ProblemError(409, Reason(ReasonCode.TASK_LOST), code="lost", title="The task was taken away")
+        return replace(reply, ticket=None)
+
+    async def settle(self, session: WorkerSession, given: Sequence[wire.TicketReport]) -> list[wire.ReportReply]:
+        """Decide on answers and record the decisions in one commit. A repeat gets the first answer again."""
+        places = [self._read_ticket(session, each.ticket) for each in given]
+        if len(set(places)) < len(places):
+            raise refuse_request("a ticket has two answers in one request")
+        cases = {(case.run, case.index): case for case in await self._store.task_cases([each[:2] for each in places])}
+        replies: list[wire.ReportReply | None] = []
+        reports: list[TaskReport] = []
+        for each, (run, index, fence) in zip(given, places, strict=True):
+            case = cases.get((run, index))
+            known = _read_reply(case, fence, each.ticket)
+            replies.append(known)
+            if known is None and case is not None:
+                reports.append(await self._make_report(case, each))
+        if reports:
+            store = self._store.tenant_view(session.row.tenant) if session.row.tenant else self._store
+            settled = iter(await self._settler(session).settle(reports, store=store))
+            lost = False
+            for number, each in enumerate(given):
+                if replies[number] is None:
+                    found = next(settled)
+                    lost = lost or found is None
+                    if found is not None:
+                        replies[number] = wire.ReportReply(ticket=each.ticket, **msgspec.structs.asdict(found))
+            if lost:  # taken away meanwhile; or recorded, and the answer of the store was lost
+                again = {(c.run, c.index): c for c in await self._store.task_cases([each[:2] for each in places])}
+                for number, (run, index, fence) in enumerate(places):
+                    if replies[number] is None:
+                        known = _read_reply(again.get((run, index)), fence, given[number].ticket)
+                        replies[number] = known or _make_lost_reply(given[number].ticket)
+            self._runtime().wake_workers()
+        return [reply for reply in replies if reply is not None]
+
+    async def _make_report(self, case: TaskCase, given: wire.TicketReport) -> TaskReport:
+        if given.error is not None:
+            return TaskReport(case=case, failure=_read_failure(given))
+        text, most = bytes(given.output).decode(), self._max_payload
+        what = f"the result of step {case.name!r}"
+        try:
+            check_size(text, most, what)
+        except PayloadTooLarge as error:
+            return _make_unusable(case, Reason.of_error(error), LetterCode.POLICY_VIOLATION)
+        try:
+            check_fields({"output": text}, most)
+        except InputError as error:
+            return _make_unusable(case, Reason.of_error(error), LetterCode.VALIDATION_FAILED)
+        schema = await self._find_schema(case)
+        faults = [] if schema is None else find_faults(json.loads(text), schema)
+        if faults:
+            return _make_unusable(case, faults[0].reason, LetterCode.VALIDATION_FAILED)
+        return TaskReport(case=case, output=text)
+
+    async def _find_schema(self, case: TaskCase) -> Any:
+        """Return the JSON Schema of the declared result of a step; None if it is not known."""
+        now, place = self._clock.monotonic(), (case.tenant, case.name)
+        known = self._schemas.get(place)
+        if known is None or now - known[0] > _SCHEMA_LIFETIME:
+            rows = [row for row in await self._store.known([case.name], tenant=case.tenant) if row.kind == "step"]
+            schema = json.loads(rows[0].schema_out or "null") if rows else None
+            if len(self._schemas) > 1000:
+                self._schemas.clear()
+            known = self._schemas[place] = (now, schema)
+        return known[1]
+
+    def _settler(self, session: WorkerSession) -> TaskSettler:
+        return TaskSettler(self._store, self._clock, listeners=session.settler.listeners)
+
+
+def _read_reply(case: TaskCase | None, fence: int, ticket: str) -> wire.ReportReply | None:
+    """Return the answer that a ticket got before, or that it is lost; None if its task waits for an answer."""
+    if case is not None and case.settled == fence and case.reply is not None:
+        with suppress(msgspec.DecodeError, msgspec.ValidationError):
+            return replace(msgspec.json.decode(case.reply, type=wire.ReportReply), ticket=ticket)
+    waits = case is not None and case.status is TaskStatus.TAKEN and case.fence == fence and case.is_wanted
+    return None if waits else _make_lost_reply(ticket)
+
+
+def _make_lost_reply(ticket: str) -> wire.ReportReply:
+    return wire.ReportReply(status="LOST", ticket=ticket)
+
+
+def _read_failure(given: wire.TicketReport) -> Failure:
+    error = given.error
+    try:
+        reported = ReportedError(message=error) if isinstance(error, str) else msgspec.convert(error, ReportedError)
+    except msgspec.ValidationError as fault:
+        raise refuse_request(f"the error is neither a text nor an object of an error: {fault}") from None
+    return reported.to_failure(non_retryable=given.non_retryable, retry_after_ms=given.retry_after_ms)
+
+
+def _make_unusable(case: TaskCase, why: Reason, cause: LetterCode) -> TaskReport:
+    failure = Failure.of(Category.VALIDATION, str(why), error_type="redrive.errors.PayloadError")
+    return TaskReport(case=case, failure=failure, cause=cause, stage=Stage.OUTPUT, why=why)
