@@ -71,6 +71,12 @@ def test_a_long_name_does_not_cut_tables_and_the_phone_menu_names_the_page(looki
         for path in ("/app/policies", "/app/schedules", "/app/workflows", "/app/circuits", "/app/runs"):
             page.goto(path)
             assert (overflow(page), page.evaluate(CUT_TABLES)) == (0, []), (width, path)
+    page.set_viewport_size({"width": 768, "height": 900})
+    page.goto("/app/runs")
+    page.locator("summary", has_text="Columns").click()
+    sheet = page.locator(".tools .sheet").first.bounding_box()
+    assert sheet is not None
+    assert sheet["x"] >= 0, "the menu opens on the screen"
     polish = looking.person(ACCOUNTANT, locale="pl-PL")  # its words are longer
     polish.goto("/app/circuits")
     expect(polish.locator("#circuits tbody tr").first).to_be_visible()
