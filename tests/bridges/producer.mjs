@@ -33,10 +33,11 @@ const commands = {
   remove: async ({ name, id }) => queue(name).remove(id),
   counts: async ({ name }) => queue(name).getJobCounts(),
   job: async ({ name, id }) => {
-    const job = await queue(name).getJob(id);
-    if (!job) return null;
+    const state = await (await queue(name).getJob(id))?.getState();
+    const job = await queue(name).getJob(id); // read after the state: a job that has ended does not change
+    if (!job || !state) return null;
     const { data, returnvalue, failedReason, attemptsMade, progress, stacktrace } = job;
-    return { state: await job.getState(), name: job.name, data, returnvalue, failedReason, attemptsMade, progress, stacktrace };
+    return { state, name: job.name, data, returnvalue, failedReason, attemptsMade, progress, stacktrace };
   },
   jobs: async ({ name, states }) => (await queue(name).getJobs(states)).map(({ id, name, data }) => ({ id, name, data })),
 };

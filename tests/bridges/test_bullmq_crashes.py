@@ -113,7 +113,7 @@ async def test_c3_a_bridge_may_be_killed_at_every_point_on_postgresql(
     redis_url: str, producer: Producer, tmp_path: Path, point: str
 ) -> None:
     cluster.need_postgres()
-    async with cluster.fresh(cluster.ENOUGH[0]) as url:
+    async with cluster.fresh(cluster.POSTGRES[-1]) as url:
         made = Worker(url, redis_url, f"crash-{tmp_path.name}")
         async with made.app:
             try:

@@ -45,6 +45,7 @@ log = logging.getLogger("redrive.bridges")
 _NEVER_FAIL_STALLED = 2**31 - 1  # BullMQ's default of 1 fails a job after two crashes of the bridge
 _TAKE_AT_ONCE = 8  # jobs that are asked for at the same time
 _OUTAGE_PAUSE = 0.5  # seconds before Redis or the store is asked again
+_CANCEL_AGAIN = 0.1  # seconds after which a task that took no notice is cancelled again
 _STOP_GRACE = 5.0  # seconds in which jobs may be finished after a stop
 _FIRST_PARK, _LONGEST_PARK = 60.0, 3600.0
 _BUSY_PAUSE = 0.1  # seconds before the end of a run is told again to a job that is not parked yet
@@ -133,13 +134,14 @@ class Consumer:
         services = [asyncio.create_task(self._look_for_stalled(worker), name="redrive stalled jobs")]
         if self._progress is not None:
             services.append(asyncio.create_task(self._update_progress(self._progress), name="redrive progress"))
+        taking = asyncio.create_task(self._take_forever(worker, accept, in_hand), name="redrive taking")
         try:
-            while True:
-                jobs = await self._take(worker)
-                task = asyncio.create_task(self._handle(worker, jobs, accept), name="redrive jobs")
-                in_hand.add(task)
-                task.add_done_callback(in_hand.discard)
+            await asyncio.wait([taking])
         finally:
+            # Once is not enough: a cancellation may be lost in the library while it waits for a job.
+            while not taking.done():
+                taking.cancel()
+                await asyncio.wait([taking], timeout=_CANCEL_AGAIN)
             for service in services:
                 service.cancel()
             if in_hand:
@@ -149,6 +151,14 @@ class Consumer:
             await asyncio.gather(*in_hand, *services, return_exceptions=True)
             await worker.lockManager.close()
             await self.close()
+        taking.result()
+
+    async def _take_forever(self, worker: bullmq.Worker, accept: Accept, in_hand: set[asyncio.Task[None]]) -> None:
+        while True:
+            jobs = await self._take(worker)
+            task = asyncio.create_task(self._handle(worker, jobs, accept), name="redrive jobs")
+            in_hand.add(task)
+            task.add_done_callback(in_hand.discard)
 
     async def close(self) -> None:
         """Close the connections."""
