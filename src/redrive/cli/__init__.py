@@ -52,6 +52,7 @@ _COMMANDS = {
     "saga": ("redrive.cli.saga", "Show a rollback; decide about its compensations."),
     "schedules": ("redrive.cli.schedules", "List schedules; run, pause and resume them."),
     "server": ("redrive.cli.server", "Serve the dashboard and the HTTP API."),
+    "tasks": ("redrive.cli.tasks", "List the tasks of people; answer and assign them."),
     "tenants": ("redrive.cli.accounts", "Manage the tenants that share a store."),
     "tokens": ("redrive.cli.accounts", "Manage the tokens with which programs use the server."),
     "users": ("redrive.cli.users", "Manage the users who may sign in to the server."),

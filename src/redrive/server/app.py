@@ -34,6 +34,7 @@ from redrive.server.pages.render import static_routes
 from redrive.server.pages.replay import replay_routes
 from redrive.server.pages.runs import run_routes as run_pages
 from redrive.server.pages.search import search_routes
+from redrive.server.pages.tasks import task_pages
 from redrive.server.pages.workflows import workflow_routes
 from redrive.server.problem_responses import PROBLEM_MEDIA_TYPE, Problem
 from redrive.server.request_context import Service, check_permissions, get_context, get_service, identify_sender
@@ -208,7 +209,17 @@ API_ROUTES = (
 """The routes of the API. Paths are tried in this order: `/workflow-dlq/replay` comes before `/workflow-dlq/{id}`."""
 
 PAGE_ROUTES = (
-    *(session_routes, static_routes, overview_routes, cause_routes, letter_pages, replay_routes, bulk_pages, run_pages),
+    *(
+        session_routes,
+        static_routes,
+        overview_routes,
+        cause_routes,
+        letter_pages,
+        replay_routes,
+        bulk_pages,
+        run_pages,
+        task_pages,
+    ),
     *(event_routes, operations_routes, workflow_routes, activity_routes, members_routes, list_routes, search_routes),
     health_page_routes,
 )

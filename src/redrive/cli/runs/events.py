@@ -12,6 +12,7 @@ from redrive.cli.errors import hint
 from redrive.cli.options import ChangeOptions, find_run_id
 from redrive.cli.output import Output, escape_line, format_age
 from redrive.cli.target import Target, decision_options, run_on
+from redrive.core.questions import task_id
 from redrive.duration import format_duration
 
 if TYPE_CHECKING:
@@ -60,13 +61,17 @@ def _get_awaited_run(step: StepRecord) -> str | None:
     return str(wait["names"][0]) if isinstance(wait, dict) and wait.get("mode") == "run" else None
 
 
-def explain_wait(step: StepRecord, now: datetime) -> str:
+def explain_wait(run: Run, step: StepRecord, now: datetime) -> str:
     """Return what an open wait waits for, since when, and when it gives up."""
-    names = (step.input or {}).get("names", ()) if isinstance(step.input, dict) else ()
+    wait = step.input if isinstance(step.input, dict) else {}
+    names = wait.get("names", ())
     run_id = _get_awaited_run(step)
     events = " or ".join(repr(name) for name in names) or repr(step.name)
     since = format_duration(max(0.0, (now - step.began_at).total_seconds()))
     until = "" if step.next_at is None else f", and gives up at {step.next_at:%Y-%m-%d %H:%M:%S} UTC"
+    if wait.get("mode") == "task":
+        task = hint("tasks", "show", task_id(run.id, step.index))
+        return f"The run waits for an answer to {str(wait.get('question'))!r} since {since}{until}. See {task}"
     if run_id is not None:
         return f"The run waits for the result of run {run_id} since {since}{until}. See {hint('runs', 'why', run_id)}"
     return f"The run waits for event {events} since {since}{until}."

@@ -10,6 +10,7 @@ from redrive.cli.output import format_time
 from redrive.cli.runs.events import explain_events, explain_wait
 from redrive.core.circuit import CircuitStatus
 from redrive.core.failure_reason import LetterCode
+from redrive.core.questions import task_id
 from redrive.core.saga import CHILD_UNDO, undone_step_name
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.desk.models import EventRecord, Run, StepRecord
@@ -61,7 +62,7 @@ def _explain_waiting(run: Run, around: RunContext) -> list[str]:
         return _explain_parked(run.parked_on, around)
     waits = _list_open_waits(run)
     if waits and (run.next_at is None or run.next_at > around.now):
-        return [explain_wait(step, around.now) for step in waits]
+        return [explain_wait(run, step, around.now) for step in waits]
     due = run.next_at
     if due is None or due <= around.now:
         late = "" if due is None else f" since {format_duration((around.now - due).total_seconds())}"
@@ -128,7 +129,7 @@ def _explain_running(run: Run, around: RunContext) -> list[str]:
     sentences = []
     for step in run.steps:
         if step.kind is EntryKind.WAIT and step.status is StepStatus.RUNNING:
-            sentences.append(explain_wait(step, around.now))
+            sentences.append(explain_wait(run, step, around.now))
         elif step.status is StepStatus.RUNNING:
             age = format_duration(max(0.0, (around.now - step.began_at).total_seconds()))
             text = f"A worker executes step {step.name!r}, attempt {step.attempt}, started {age} ago."
@@ -152,6 +153,7 @@ def _explain_rollback(run: Run, around: RunContext) -> list[str]:
     if task is not None and run.next_at is None and isinstance(task.output, str):
         sentences.append(f"The rollback needs a manual step: {task.output}")
         sentences.append(f"When it is done: {hint('saga', 'done', run.id, task.key.rpartition('/')[0])}")
+        sentences.append(f"Its task: {hint('tasks', 'show', task_id(run.id, task.index))}")
     elif task is not None:
         text = f"A worker executes {task.name!r}, attempt {task.attempt}."
         sentences.append(f"{text} {_describe_last_attempt(task)}".rstrip())

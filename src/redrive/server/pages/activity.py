@@ -27,6 +27,7 @@ EVENT_KINDS = {
     "dlq.": N("Failures"),
     "error.": N("Errors and retries"),
     "run.": N("Runs"),
+    "task.": N("Tasks"),
     "circuit.": N("Circuits"),
     "execution.": N("Rollbacks"),
     "saga.": N("Rollback decisions"),
@@ -50,6 +51,9 @@ EVENT_DESCRIPTIONS = {
     "dead_letter": N("a run failed and needs attention"),
     "circuit_opened": N("a circuit opened"),
     "escalated": N("a failure was escalated"),
+    "task_opened": N("a workflow asks people"),
+    "task_due": N("a task expires soon"),
+    "task_escalated": N("a task is now for more people"),
     "message": N("a workflow sends a message"),
 }
 """The texts for events that notification rules name."""
@@ -60,6 +64,9 @@ _TITLES = {
     "dead_letter": N("{name} failed"),
     "circuit_opened": N("Circuit {name} is open"),
     "escalated": N("A failure of {name} was escalated to {who}"),
+    "task_opened": N("{name} asks {who}"),
+    "task_due": N("A task of {name} expires soon"),
+    "task_escalated": N("A task of {name} is now for {who}"),
 }
 """The titles of notifications; that of a message is written by its workflow."""
 
@@ -170,6 +177,8 @@ async def _render_inbox(request: Request, context: RequestContext, wrong: Reason
         about = item.notification
         if about.letter:
             return view.url(f"/admin/dlq/{about.letter}")
+        if about.task:
+            return view.url(f"/tasks/{about.task}")
         if item.event == "circuit_opened":
             return view.url("/circuits/one", key=about.subject)
         return view.url(f"/runs/{about.run_id}") if about.run_id else None

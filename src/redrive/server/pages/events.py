@@ -31,7 +31,7 @@ _KINDS = {"string": "text", "integer": "number", "number": "number", "boolean": 
 
 
 class EventField(msgspec.Struct, frozen=True):
-    """A form field for one value of a payload: text, number, flag, choice or JSON."""
+    """A form field for one value of a payload: text, number, date, flag, choice or JSON."""
 
     name: str
     label: str
@@ -74,16 +74,16 @@ async def _load_schemas(context: RequestContext, workflow: str) -> dict[str, Any
 def _list_awaited_names(step: StepRecord) -> Sequence[str]:
     try:
         wait = msgspec.convert(step.input, type=Wait, strict=False)
-        return () if wait.mode is WaitMode.RUN else wait.names
+        return () if wait.mode in (WaitMode.RUN, WaitMode.TASK) else wait.names
     except msgspec.ValidationError:  # the input is hidden or unreadable
         return ()
 
 
 def _make_form(name: str, schema: Mapping[str, Any], *, waited: bool = False) -> EventForm:
-    return EventForm(name, _make_fields(schema), waited)
+    return EventForm(name, make_fields(schema), waited)
 
 
-def _make_fields(schema: Mapping[str, Any]) -> tuple[EventField, ...]:
+def make_fields(schema: Mapping[str, Any]) -> tuple[EventField, ...]:
     """Return a field for each property of an object with plain values, one field for a plain value, else JSON."""
     named = schema.get("$defs", {})
     schema = _follow_reference(schema, named)
@@ -108,7 +108,8 @@ def _follow_reference(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Ma
 def _make_field(name: str, label: str, schema: Mapping[str, Any], required: bool) -> EventField:
     if options := schema.get("enum"):
         return EventField(name, label, "choice", required, tuple(json.dumps(each) for each in options))
-    return EventField(name, label, _KINDS.get(schema.get("type", ""), "json"), required)
+    kind = "date" if schema.get("format") == "date" else _KINDS.get(schema.get("type", ""), "json")
+    return EventField(name, label, kind, required)
 
 
 def read_payload(form: Form, fields: Sequence[EventField]) -> Any:
@@ -126,7 +127,7 @@ def _read_value(form: Form, field: EventField) -> Any:
     text = form.raw(field.name) or ""
     if field.kind == "flag":
         return text == "yes"
-    if field.kind == "text":
+    if field.kind in ("text", "date"):
         return text
     if not text.strip():
         return None
@@ -146,6 +147,6 @@ async def send_event(request: Request, context: Context, id: Id, form: SentForm)
     name = form.get("event") or form.get("name")
     schemas = await _load_schemas(context, run.workflow)
     schema = {} if schemas is None else schemas.get(name, {})
-    payload = read_payload(form, _make_fields(schema))
+    payload = read_payload(form, make_fields(schema))
     await context.desk.runs.send(id, name, payload, key=form.maybe("once"), by=context.by)
     return redirect_to(make_view(request).url(f"/runs/{run.id}") + "#events")

@@ -66,6 +66,14 @@ DELIVERY_STATES = {
     "DELIVERED": N("Delivered"),
     "SKIPPED": N("Skipped"),
 }
+TASK_STATES = {
+    "OPEN": ("PENDING", N("Waiting for an answer")),
+    "ANSWERED": ("SUCCESS", N("Answered")),
+    "EXPIRED": ("EXPIRED", N("Expired")),
+    "WITHDRAWN": ("CANCELLED", N("Withdrawn")),
+}
+"""The state whose look the state of a task has, and its text."""
+
 CIRCUIT_STATES = {"CLOSED": N("Closed"), "OPEN": N("Open"), "HALF_OPEN": N("Testing")}
 ROLES = {
     "OWNER": N("Owner"),

@@ -47,6 +47,8 @@ async def show_overview(request: Request, context: Context) -> Response:
         range=chosen,
         chart=plot_slots(summary.runs.good, summary.runs.failed, wanted, to_datetime(summary.runs.begin)),
         circuits=circuits,
+        tasks=(tasks := await context.desk.tasks.waiting(tenant=context.one_tenant)),
+        oldest_task=None if tasks.oldest is None else to_datetime(tasks.oldest),
         live=live,
         first=next((item.name for item in workflows), None),
         most=MAX_COUNTED_RUNS,

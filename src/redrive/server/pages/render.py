@@ -100,6 +100,7 @@ MENU = (
         hint=N("Technical name: dead letters"),
         counted=N("{n} unresolved|{n} unresolved"),
     ),
+    MenuEntry("/tasks", N("Tasks"), "person", _MONITOR, counted=N("{n} open|{n} open")),
     MenuEntry("/runs", N("Runs"), "run", _MONITOR),
     MenuEntry("/queues", N("Queues"), "queue", _MONITOR),
     MenuEntry("/circuits", N("Circuits"), "circuit", _MONITOR, counted=N("{n} open|{n} open"), whole=True),
@@ -222,6 +223,7 @@ class PageView:
         self.density = self._read_preference("density")
         self.tenants: list[str] = []
         self.attention = Attention()
+        self.open_tasks = 0
         self.refused: RefusedForm | None = getattr(request.state, "refused", None)
 
     def _read_preference(self, name: str) -> str:
@@ -319,6 +321,7 @@ class PageView:
         found = self.attention
         counts = {
             "/admin/dlq": found.letters,
+            "/tasks": self.open_tasks,
             "/circuits": found.circuits,
             "/outbox": found.deliveries,
             "/workers": found.crashes,
@@ -423,6 +426,7 @@ async def _load_frame(view: PageView, context: RequestContext) -> None:
     if view.may(Permission.MANAGE_TENANTS):
         view.tenants = [row.tenant for row in (await context.whole.accounts.tenants())[:MAX_TENANTS]]
     view.attention = await context.view.attention(tenant=context.one_tenant)
+    view.open_tasks = (await context.view.open_questions(tenant=context.one_tenant)).count
 
 
 SESSION_EXPIRED = N("Your session has expired. Sign in again: what you entered is kept.")

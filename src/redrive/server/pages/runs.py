@@ -11,6 +11,7 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
+from redrive.core.questions import task_id
 from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, EntryKind, RunStatus
 from redrive.desk.models import Run
@@ -157,6 +158,7 @@ async def show_run(request: Request, context: Context, id: Id) -> Response:
         "run.html",
         run=run,
         waits=open_waits,
+        task_id=task_id,
         family=family,
         max_tree=_MAX_TREE,
         tree=await load_family(context.desk.runs, first, _MAX_TREE) if "tree" in request.query_params else None,
