@@ -17,12 +17,14 @@ from redrive.core.run_options import StepOptions
 from redrive.core.saga import (
     LastAttempt,
     build_undo_input,
+    find_child_effects,
     find_passed_pivot,
     find_step_effects,
     find_steps_to_confirm,
     find_unfinished,
     follow_up_key,
     read_ledger,
+    sort_effects,
     undone_step_name,
 )
 from redrive.core.states import EntryKind, StepStatus
@@ -131,6 +133,17 @@ def test_a_step_is_uncertain_if_its_last_attempt_ended_without_an_answer(
 def test_only_steps_are_undone() -> None:
     kinds = [kind for kind in EntryKind if kind is not EntryKind.STEP]
     assert found(*(row(n, f"/x#{n}", kind=kind) for n, kind in enumerate(kinds))) == []
+
+
+def test_a_child_counts_as_completed_with_the_last_wait_for_it() -> None:
+    start = row(0, "/redrive.start stay#0", kind=EntryKind.START, output='"run-8"')
+    other = row(1, "/redrive.start stay#1", kind=EntryKind.START, output='"run-9"')
+    step, done = row(2, "/book#0"), '{"mode": "run", "names": ["run-8"]}'
+    wait = row(3, "/redrive.result stay#0", kind=EntryKind.WAIT, input=done)
+    journal = [start, other, step, wait]
+    effects = [*find_step_effects(journal, {}, {}), *find_child_effects(journal, {"run-8", "run-9"})]
+    assert [each.entry.index for each in sort_effects(effects, journal)] == [0, 2, 1]
+    assert find_child_effects(journal, {"run-9"})[0].entry == other
 
 
 def test_a_repeated_step_replaces_its_earlier_execution() -> None:

@@ -27,6 +27,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
 from redrive.errors import ConfigurationError, InputError, NotAllowed, NotSignedIn, RunFailed
 from redrive.store.accounts import NewToken, TokenKind
+from redrive.store.filters import RunFilter
 from redrive.store.postgres import PostgresStore
 from redrive.store.workers import Catalogue, NewWorker, Receipt, StaleBatch
 
@@ -175,9 +176,51 @@ async def test_remote_runs_wait_for_their_children(remote: Remote) -> None:
             found += [error.status, error.error_type]
         return found
 
+    undone: list[str] = []
+
+    @app.step
+    async def book(name: str) -> str:
+        return name
+
+    @book.compensate
+    async def give_back(name: str, result: str) -> None:
+        undone.append(name)
+
+    @app.workflow(rollback=True)
+    async def remote_stay(name: str) -> str:
+        return await book(name)
+
+    @app.workflow(rollback=True)
+    async def remote_journey() -> None:
+        await book("flight")
+        await remote_stay.run("room")
+        await fail()
+
+    @app.workflow
+    async def remote_hasty() -> str:
+        try:
+            handle = await remote_part.start(3, "10m", on_parent_end="cancel")
+            await handle.result(timeout="50ms")
+        except TimeoutError:
+            await redrive.sleep("10m")
+        return handle.id
+
     async with app:
         handle = await remote_parent.start(tenant="acme")
         assert await handle.result("30s") == [1, 2, "DLQ_PENDING", "builtins.ValueError"]
+        journey = await remote_journey.start(tenant="acme")
+        with pytest.raises(RunFailed):
+            await journey.result("30s")
+        assert undone == ["room", "flight"]
+        hasty = await remote_hasty.start(tenant="acme")
+        async with opened(remote.world.url) as store:
+            children: list[Any] = []
+            async with asyncio.timeout(30):
+                while not (children and children[0].status == "CANCELLED"):
+                    children = (await store.runs(RunFilter(parent=hasty.id), limit=1, cursor=None)).items
+                    await asyncio.sleep(0.05)
+            (stay,) = (await store.runs(RunFilter(parent=journey.id), limit=1, cursor=None)).items
+            assert stay.status == "COMPENSATED"
 
 
 async def test_remote_runs_wait_for_events(remote: Remote) -> None:
