@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -70,6 +71,7 @@ T = TypeVar("T")
 _POLL_INTERVAL = 1.0  # seconds after which an idle worker looks for work without a notification
 _BRIDGE_POLL = 0.2  # the same for the messages that a bridge delivers: an end of a run that its job waits for
 _BATCH = 1000  # runs that are started in one commit
+_STARTS_AT_ONCE = 3  # the server writes two of them in two processes, and the third is made meanwhile
 _STORE_PATIENCE = 8.0  # seconds for which a caller waits for a store that does not answer
 _REAL_TIME = SystemClock()
 _PUNCTUAL_INTERVALS = 3  # a time of a schedule counts as missed after this many intervals of the chores
@@ -112,17 +114,21 @@ class RuntimeBase:
         raise NotImplementedError
 
     async def start_many(self, runs: Sequence[NewRun]) -> list[StartResult]:
-        """Start runs, a thousand to a commit, two commits at a time. After an error no more are started."""
+        """Start runs, a thousand to a commit. After an error no more are started."""
         batches = [runs[begin : begin + _BATCH] for begin in range(0, len(runs), _BATCH)]
         if len(batches) == 1 or self.worker is not None:  # a worker reserves its slots for one start at a time
             return [result for batch in batches for result in await self.start(batch)]
         results: list[StartResult] = []
-        for begin in range(0, len(batches), 2):
-            pair = await asyncio.gather(*map(self.start, batches[begin : begin + 2]), return_exceptions=True)
-            for started in pair:
-                if isinstance(started, BaseException):
-                    raise started
-                results += started
+        begun: deque[asyncio.Task[list[StartResult]]] = deque()
+        try:
+            for batch in batches:
+                begun.append(asyncio.create_task(self.start(batch)))
+                if len(begun) == _STARTS_AT_ONCE:
+                    results += await begun.popleft()
+            while begun:
+                results += await begun.popleft()
+        finally:
+            await asyncio.gather(*begun, return_exceptions=True)
         return results
 
     async def answered(self, ask: Callable[[], Awaitable[T]]) -> T:

@@ -317,7 +317,7 @@ class Workflow(Generic[P, R, T]):
         runtime = self._app.runtime
         with runtime.starting(self.name) as trace:
             now = runtime.now()
-            runs = [self._make_new_run(start, trace, now, event=event) for start in starts]
+            runs = self._make_new_runs(starts, trace, now, event)
             results = await runtime.start_many(runs)
         handles: list[RunHandle[T]] = []
         for run, result in zip(runs, results, strict=True):
@@ -362,6 +362,23 @@ class Workflow(Generic[P, R, T]):
         request = execution.calls.start
         ids = [await request(branch, self.name, functools.partial(start_child, start)) for start in starts]
         return shape([RunHandle(self._app, run_id, self.signature, workflow=self.name) for run_id in ids])
+
+    def _make_new_runs(
+        self, starts: list[Start], trace: str | None, now: int, event: tuple[str, str] | None
+    ) -> list[NewRun]:
+        runs: list[NewRun] = []
+        plain: NewRun | None = None
+        new_id = self._app.runtime.clock.new_id
+        for start in starts:
+            if plain is not None and not start.options:
+                # Runs that are started without options differ in their id and input only.
+                runs.append(replace(plain, public_id=new_id(), input=self.input_text(start.args, start.kwargs)))
+                continue
+            run = self._make_new_run(start, trace, now, event=event)
+            if not (start.options or event or self.own_options.index):
+                plain = run
+            runs.append(run)
+        return runs
 
     def _make_new_run(
         self,
