@@ -57,6 +57,7 @@ def record_success(outcome: outcomes.AttemptSucceeded) -> Transition:
         done=outcome.done,
         input=outcome.input,
         output=outcome.output,
+        new=outcome.new,
     )
     return build_transition(
         outcome.run,

@@ -97,7 +97,7 @@ class AttemptSucceeded(_EntryOutcome, frozen=True, kw_only=True):
     """An attempt returned a value.
 
     `messages`: published by the attempt. `admitted`: the circuit whose probe this call was. `ahead`: the function
-    continues before this is recorded.
+    continues before this is recorded. `new`: nothing was recorded about the step before.
     """
 
     attempt: int
@@ -107,6 +107,7 @@ class AttemptSucceeded(_EntryOutcome, frozen=True, kw_only=True):
     output: str
     resumes: bool = False
     ahead: bool = False
+    new: bool = False
     admitted: AdmittedCall | None = None
     messages: tuple[MessageWrite, ...] = ()
 

@@ -63,6 +63,7 @@ def build_entry(
     output: str | None = None,
     failure: str | None = None,
     options: str | None = None,
+    new: bool = False,
 ) -> EntryWrite:
     """Return the new state of the journal entry at `place`."""
     return EntryWrite(
@@ -80,6 +81,7 @@ def build_entry(
         output=output,
         failure=failure,
         options=options,
+        new=new,
     )
 
 

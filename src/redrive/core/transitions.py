@@ -34,7 +34,8 @@ class EntryWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The new state of a journal entry. `None` leaves a recorded value unchanged.
 
     `index`: identifies the entry within its run, in the order in which entries first began. `done`: its completion
-    number. `limit_in`: the time after which the reaper may end the attempt.
+    number. `limit_in`: the time after which the reaper may end the attempt. `new`: a hint that the entry is not
+    recorded yet, with which a store may write it faster.
     """
 
     index: int
@@ -51,6 +52,7 @@ class EntryWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     output: str | None = None
     failure: str | None = None
     options: str | None = None
+    new: bool = False
 
 
 class AttemptWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):

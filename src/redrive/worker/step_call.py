@@ -81,6 +81,7 @@ class StepCall(msgspec.Struct, eq=False):
     _mark: QueuedOutcome | None = None
     _resumes: bool = False
     _cut_short: bool = False
+    _recorded: bool = False  # something about this call may be in the store
     _admitted: AdmittedCall | None = None
     _gate: CircuitGate | None = None
     _resumed_at: int | None = None  # when, if it may have waited for its circuit before
@@ -93,6 +94,7 @@ class StepCall(msgspec.Struct, eq=False):
             self._step = self._step.apply_limits(limits)
         try:
             if entry is not None:
+                self._recorded = True
                 await self._resume(entry)
             while True:
                 await execution.ready()
@@ -105,7 +107,7 @@ class StepCall(msgspec.Struct, eq=False):
                 value, settled = refused or await self._run_attempt(args, kwargs)
                 if settled is None:
                     return value
-                self._admitted = None
+                self._admitted, self._recorded = None, True
                 written = settled.transition.entries[0]
                 if written.status is not StepStatus.RETRYING:
                     break
@@ -185,7 +187,7 @@ class StepCall(msgspec.Struct, eq=False):
                 return await self._run_transaction(attempt, args, kwargs)
             if step.options.at_most_once:
                 # Recorded before the body is called, because it must not be called twice.
-                self._begun = self._attempt
+                self._begun, self._recorded = self._attempt, True
                 await execution.settle(self._make_began_outcome())
                 self._resumes = False
             value, outcome = await self._call_body(attempt, functools.partial(step.fn, *args, **kwargs))
@@ -259,7 +261,7 @@ class StepCall(msgspec.Struct, eq=False):
     def _withdraw_begin(self) -> None:
         """Withdraw the begin mark of an attempt that is over, if it was not sent yet."""
         if self._mark is not None and not self._mark.withdraw():
-            self._resumes = False
+            self._resumes, self._recorded = False, True
 
     def _make_result_outcome(self, attempt: Attempt, value: Any) -> tuple[Any, Outcome]:
         signature = self._step.signature
@@ -284,6 +286,7 @@ class StepCall(msgspec.Struct, eq=False):
             resumes=self._resumes,
             admitted=None if self._admitted is None or not self._admitted.probe else self._admitted,
             messages=() if attempt.drafts is None else attempt.drafts.close(),
+            new=not (self._recorded or attempt.marked or self._gate),
             ahead=not self._step.options.transactional and execution.may_continue(self._branch, done, self._place.key),
         )
         return signature.roundtrip_result(value, text), outcome

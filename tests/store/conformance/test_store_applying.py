@@ -10,6 +10,7 @@ from store_kit import DAY, SECOND, Kit, becomes, ends_in_letter, entry, failed_t
 from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, EntryWrite, RunWrite, Transition
 from redrive.errors import DataRefused
+from redrive.record_fields import replace
 
 RUNNING, RETRYING, SUCCESS = StepStatus.RUNNING, StepStatus.RETRYING, StepStatus.SUCCESS
 
@@ -43,6 +44,25 @@ async def test_a_refused_transition_does_not_stop_the_others_of_its_batch(kit: K
     answers = await kit.store.apply([writes(one, entry()), stale, writes(three, entry())], worker=worker)
     assert [answer.kept for answer in answers] == [True, False, True]
     assert [len(await kit.store.journal(run.id)) for run in (one, two, three)] == [1, 0, 1]
+
+
+async def test_entries_that_a_worker_believes_to_be_new_are_written_once(kit: Kit) -> None:
+    await kit.start(3)
+    worker = await kit.worker()
+    runs = (await kit.claim(worker)).runs
+    first = [writes(run, entry(new=True, output="1")) for run in runs]
+    for _ in range(2):  # the second time as if the first answer was lost
+        assert all(answer.kept for answer in await kit.store.apply(first, worker=worker))
+    one, two, three = runs
+    known = writes(one, entry(new=True, output="2"))  # it changes, as without the hint
+    ends = [writes(two, entry(1, new=True, output="3")), becomes(two, RunStatus.SUCCESS, take=True, output="4")]
+    lost = [replace(each, run=three.id, fence=three.fence - 1) for each in ends]
+    answers = await kit.store.apply([known, *ends, writes(three, entry(2, new=True)), *lost], worker=worker)
+    assert [answer.kept for answer in answers] == [True, True, True, True, False, False]
+    journals = [[(row.index, row.output) for row in await kit.store.journal(run.id)] for run in runs]
+    assert journals == [[(0, "2")], [(0, "1"), (1, "3")], [(0, "1"), (2, None)]]
+    assert (await kit.look(two)).output == "4"
+    assert (await kit.look(three)).status is RunStatus.RUNNING
 
 
 async def test_an_unknown_run_counts_as_lost(kit: Kit) -> None:

@@ -168,18 +168,20 @@ async def _apply_call(
     carriers: Sequence[SinkLease],
     waiting: set[int],
 ) -> list[TransitionResult]:
-    columns = _Columns()
-    for number, transition in enumerate(transitions, 1):
-        columns.add(number, transition)
-    values = columns.values(transitions)
     rest, starts, sent = rest_json(transitions), starts_json(transitions), apply_rest.message_columns(transitions)
-    if rest is None and starts is None and sent is None:
+    is_short = rest is None and starts is None and sent is None
+    numbers = _number_runs(transitions) if is_short else range(1, len(transitions) + 1)
+    columns = _Columns()
+    for number, transition in zip(numbers, transitions, strict=True):
+        columns.add(number, transition)
+    values = columns.values()
+    if is_short:
         row = await connection.row(SQL["apply"], worker=worker, now=clock.given(), **values)
     else:
         values |= apply_rest.NO_MESSAGES if sent is None else sent | apply_rest.group_columns(transitions, carriers)
         more = {"told": rest or "{}", "begun": starts}
         row = await connection.row(SQL["apply_with_rest"], worker=worker, now=clock.given(), **more, **values)
-    now, kept = clock.observe(row[0]), row[1]
+    now, kept = clock.observe(row[0]), [row[1][number - 1] for number in numbers]
     waiting.update(row[2] or ())
     yes, no = TransitionResult(True, now), TransitionResult(False, now)
     results = [yes if each else no for each in kept]
@@ -190,24 +192,50 @@ async def _apply_call(
     return results
 
 
+def _number_runs(transitions: Sequence[Transition]) -> list[int]:
+    """Return a number for each transition. Those of one run under one fence share a number, and one check of the fence.
+
+    Mostly these are the last step of a run and its end.
+    """
+    numbers: list[int] = []
+    found: dict[tuple[int, int], int] = {}
+    count = 0
+    for each in transitions:
+        number = count + 1
+        if each.only_if is None and each.expires is None and each.note is None:
+            number = found.setdefault((each.run, each.fence), number)
+        count = max(count, number)
+        numbers.append(number)
+    return numbers
+
+
 class _Columns:
-    """The rows of a call by table, each with the number of its transition."""
+    """The rows of a call by table, each with the number of its transition's run in `_runs`."""
 
     def __init__(self) -> None:
+        self._runs: list[int] = []
+        self._fences: list[int] = []
         self._entries: list[tuple[int, int, _Row]] = []
         self._changes: list[tuple[int, _Row]] = []
         self._results: list[_Row] = []
         self._rare: dict[str, list[dict[str, Any]]] = {}
+        self._all_new = True
 
     def add(self, number: int, transition: Transition) -> None:
         """Add the rows of one transition."""
         run, change = transition.run, transition.change
+        if number > len(self._runs):
+            self._runs.append(run)
+            self._fences.append(transition.fence)
         for entry in transition.entries:
             self._entries.append((run, entry.index, _entry_row(number, transition.tenant, entry)))
+            self._all_new = self._all_new and entry.new
         if change is not None and transition.reopens is None:  # `rest_json` has the change of a reopened run
             self._changes.append((run, _change_row(number, transition, change)))
             if change.output is not None or change.failure is not None or change.status in FINAL_RUN_STATUSES:
                 self._results.append((number, transition.tenant, escape_nul(change.output), escape_nul(change.failure)))
+                # A run that ended before has a result already.
+                self._all_new = self._all_new and change.output is not None and transition.ends_replay is None
         if transition.only_if is not None:
             index, attempt = transition.only_if
             self._add_rare("only_if", {"t": number, "idx": index, "attempt": attempt})
@@ -260,18 +288,19 @@ class _Columns:
     def _add_rare(self, kind: str, row: dict[str, Any]) -> None:
         self._rare.setdefault(kind, []).append(row)
 
-    def values(self, transitions: Sequence[Transition]) -> dict[str, Any]:
+    def values(self) -> dict[str, Any]:
         """Return the parameters of the call. Rows are in the order in which they are locked."""
         self._entries.sort(key=lambda row: row[:2])
         self._changes.sort(key=lambda row: row[0])
         return {
-            "runs": [transition.run for transition in transitions],
-            "fences": dense_column(transition.fence for transition in transitions),
+            "runs": self._runs,
+            "fences": dense_column(self._fences),
             **_to_columns(_CHANGES, [row[1] for row in self._changes]),
             **_to_columns(_RESULTS, self._results),
             **_to_columns(_ENTRIES, [row[2] for row in self._entries]),
             # Not escaped: a lone surrogate must be refused, as everywhere else, not stored as \ud800.
             "rare": to_json_text(self._rare) if self._rare else None,
+            "all_new": self._all_new,
         }
 
 

@@ -36,7 +36,7 @@ def _only_these_fields(record: type[Any], *allowed: str) -> Callable[[Any], bool
 _has_only_entries = _only_these_fields(Transition, "run", "tenant", "fence", "entries")
 _has_only_change = _only_these_fields(Transition, "run", "tenant", "fence", "change")
 _is_plain_entry = _only_these_fields(
-    EntryWrite, "index", "key", "kind", "name", "status", "attempt", "began_ago", "done", "input", "output"
+    EntryWrite, "index", "key", "kind", "name", "status", "attempt", "began_ago", "done", "input", "output", "new"
 )
 _is_plain_end = _only_these_fields(RunWrite, "status", "take", "output")
 _is_plain_run = _only_these_fields(

@@ -1016,7 +1016,7 @@ CREATE FUNCTION redrive.apply(
     e_attempt integer[], e_done integer[], e_began_ago bigint[], e_ended boolean[], e_wake_in bigint[],
     e_timeout_in bigint[], e_patience bigint[], e_limit_in bigint[], e_input text[], e_output text[],
     e_failure text[], e_options text[],
-    rare json,
+    rare json, all_new boolean,
     OUT now bigint, OUT kept boolean[], OUT waiting bigint[])
 LANGUAGE plpgsql VOLATILE
 AS $body$
@@ -1035,6 +1035,7 @@ DECLARE
     closed json;
     failed json;
     dead json;
+    inserted boolean := false;
 BEGIN
     -- Read once: each `rare -> name` would parse the whole text again, with the stacks of all failures.
     IF rare IS NOT NULL THEN
@@ -1143,8 +1144,35 @@ BEGIN
         WHERE r.id = apply.runs[m.t] AND kept[m.t] AND (m.version IS NOT NULL OR r.deaths > 0);
     END IF;
 
+    -- put_result, put_entry: in most batches all rows are new. Without ON CONFLICT a row costs a third less. If one exists
+    -- all the same, such as when an answer was lost, nothing of this is kept, and the statements below write the batch.
+    IF all_new THEN
+        BEGIN
+            INSERT INTO redrive.results AS o (run, tenant, output, failure)
+            SELECT apply.runs[n.t], COALESCE(n.tenant, r_tenant[1]), n.output, n.failure
+            FROM unnest(r_t, r_tenant, r_output, r_failure) AS n (t, tenant, output, failure)
+            WHERE none_lost OR kept[n.t];
+            INSERT INTO redrive.entries AS e (
+                run, idx, tenant, key, kind, name, status, attempt, fence, done, first_at, began_at, ended_at, wake_at,
+                timeout_at, patience, limit_at, input, output, failure, options)
+            SELECT apply.runs[n.t], n.idx, COALESCE(n.tenant, e_tenant[1]), n.key, COALESCE(n.kind, e_kind[1]),
+                   COALESCE(n.name, e_name[1]), COALESCE(n.status, e_status[1]), COALESCE(n.attempt, e_attempt[1]),
+                   COALESCE(fences[n.t], fences[1]), n.done, now - n.began_ago, now - n.began_ago,
+                   CASE WHEN COALESCE(n.ended, e_ended[1]) THEN now END, now + n.wake_in,
+                   now + n.timeout_in, n.patience, now + n.limit_in, n.input, n.output, n.failure, n.options
+            FROM unnest(e_t, e_idx, e_tenant, e_key, e_kind, e_name, e_status, e_attempt, e_done, e_began_ago, e_ended,
+                        e_wake_in, e_timeout_in, e_patience, e_limit_in, e_input, e_output, e_failure, e_options)
+                AS n (t, idx, tenant, key, kind, name, status, attempt, done, began_ago, ended, wake_in, timeout_in,
+                      patience, limit_in, input, output, failure, options)
+            WHERE none_lost OR kept[n.t];
+            inserted := true;
+        EXCEPTION WHEN unique_violation THEN
+            NULL;
+        END;
+    END IF;
+
     -- put_result
-    IF cardinality(r_t) > 0 THEN
+    IF NOT inserted AND cardinality(r_t) > 0 THEN
         INSERT INTO redrive.results AS o (run, tenant, output, failure)
         SELECT apply.runs[n.t], COALESCE(n.tenant, r_tenant[1]), n.output, n.failure
         FROM unnest(r_t, r_tenant, r_output, r_failure) AS n (t, tenant, output, failure)
@@ -1154,7 +1182,7 @@ BEGIN
     END IF;
 
     -- put_entry
-    IF cardinality(e_t) > 0 THEN
+    IF NOT inserted AND cardinality(e_t) > 0 THEN
         INSERT INTO redrive.entries AS e (
             run, idx, tenant, key, kind, name, status, attempt, fence, done, first_at, began_at, ended_at, wake_at,
             timeout_at, patience, limit_at, input, output, failure, options)

@@ -14,7 +14,7 @@ SELECT now, kept, waiting FROM redrive.apply(
     :e_t, :e_idx, :e_tenant, redrive.texts(:e_key), :e_kind, :e_name, :e_status, :e_attempt, :e_done, :e_began_ago, :e_ended,
     :e_wake_in, :e_timeout_in, :e_patience, :e_limit_in,
     redrive.texts(:e_input), redrive.texts(:e_output), :e_failure, :e_options,
-    CAST(:rare AS json));
+    CAST(:rare AS json), :all_new);
 
 -- name: write_entry
 -- Fast path for one new entry of a run that its worker still holds; NULL if the batch path is needed.
@@ -58,7 +58,7 @@ FROM redrive.apply(
     :e_t, :e_idx, :e_tenant, redrive.texts(:e_key), :e_kind, :e_name, :e_status, :e_attempt, :e_done, :e_began_ago, :e_ended,
     :e_wake_in, :e_timeout_in, :e_patience, :e_limit_in,
     redrive.texts(:e_input), redrive.texts(:e_output), :e_failure, :e_options,
-    CAST(:rare AS json)) AS applied
+    CAST(:rare AS json), :all_new) AS applied
 CROSS JOIN LATERAL redrive.begin_runs(applied.now, applied.kept, CAST(:begun AS json)) AS begun;
 
 -- name: set_end
