@@ -85,6 +85,7 @@ class RemoteClock:
 class RemoteBackend:
     """The backend of one worker, on a server."""
 
+    commits_at_once = 1  # batches are numbered, and each follows the answer to the one before
     listeners: Sequence[SettleListener] = ()
 
     def __init__(self, address: Address, token: str, clock: Clock) -> None:

@@ -47,6 +47,9 @@ class RollbackCause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Backend(Protocol):
     """The calls of a worker. Each may be repeated after `StoreUnavailable`, and the repeat changes nothing more."""
 
+    commits_at_once: int
+    """Batches that may be settled at the same time, 1 or 2. Both have outcomes of different runs."""
+
     @property
     def listeners(self) -> Sequence[SettleListener]:
         """Receivers of what a transactional step wrote."""
@@ -126,6 +129,8 @@ class Backend(Protocol):
 
 class LocalBackend:
     """The backend of a worker beside its store."""
+
+    commits_at_once = 2
 
     def __init__(self, store: Store, clock: Clock, *, listeners: Sequence[SettleListener] = ()) -> None:
         self._store = store

@@ -3,6 +3,9 @@
 No timer is involved. An idle worker commits at once. A busy one groups by itself, because outcomes that
 arrive during a commit share the next one. Each caller gets its own answer after the commit.
 
+When so many outcomes queue that they fill a batch, a second commit begins beside the first one, if the backend allows
+it: the loop makes one batch while the store writes the other. Outcomes of one run are never in both.
+
 A begin mark is queued without waiting. If the attempt ends before the mark went out, the mark is
 withdrawn: a fast step costs one row, a slow one shows as RUNNING.
 
@@ -29,7 +32,8 @@ from redrive.worker.circuits import Circuits
 log = logging.getLogger("redrive.worker")
 
 _PUBLISHING = (AttemptSucceeded, ValueRecorded)
-MAX_BATCH = 256  # larger batches are slower, not faster: see docs/internals
+MAX_BATCH = 512  # smaller and larger batches take more time per outcome: see docs/internals
+_FULL = MAX_BATCH // 2  # queued outcomes for which a second commit begins
 
 
 class MessageForwarder(Protocol):
@@ -72,7 +76,7 @@ class QueuedOutcome(msgspec.Struct, gc=False):
 
 
 class Committer:
-    """Settles outcomes in the order they came, one batch at a time."""
+    """Settles outcomes in batches. Those of one run are settled in the order in which they came."""
 
     def __init__(
         self, backend: Backend, clock: Clock, circuits: Circuits, forwarder: MessageForwarder | None = None
@@ -85,6 +89,9 @@ class Committer:
         self._wake: asyncio.Event = asyncio.Event()
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
+        self._full = asyncio.Event()
+        self._ended = asyncio.Event()  # a commit has ended
+        self._runs_under_way: dict[int, set[int]] = {}  # by the number of the commit
         self.batches = 0
         self.outcomes = 0
 
@@ -101,6 +108,8 @@ class Committer:
             self._wake.set()
             self._idle.clear()
         self._queue.append(queued)
+        if len(self._queue) == _FULL:
+            self._full.set()
         return queued
 
     @property
@@ -121,21 +130,54 @@ class Committer:
 
     async def run(self) -> None:
         """Commit for as long as the task lives."""
-        queue = self._queue
+        async with asyncio.TaskGroup() as tasks:
+            if self._backend.commits_at_once > 1:
+                tasks.create_task(self._run_second(), name="redrive second committer")
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._queue:
+                    await self._commit_next(1)
+                    if not self._queue:
+                        await asyncio.sleep(0)  # callers that just got their answers may have the next outcome ready
+                self._check_idle()
+
+    async def _run_second(self) -> None:
+        """Commit full batches while the first commit is under way."""
         while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while queue:
-                batch: list[QueuedOutcome] = []
-                while queue and len(batch) < MAX_BATCH:
-                    queued = queue.popleft()
-                    if queued.outcome is not None:
-                        batch.append(queued)
-                if batch:
-                    await self._commit(batch)
-                if not queue:
-                    await asyncio.sleep(0)  # callers that just got their answers may have the next outcome ready
+            await self._full.wait()
+            self._full.clear()
+            while len(self._queue) >= _FULL:
+                await self._commit_next(2)
+            self._check_idle()
+
+    def _check_idle(self) -> None:
+        if not self._queue and not self._runs_under_way:
             self._idle.set()
+
+    async def _commit_next(self, number: int) -> None:
+        """Commit the next batch, without the runs of the other commit; wait for that one if there are no others."""
+        other = self._runs_under_way.get(3 - number)
+        batch: list[QueuedOutcome] = []
+        later: list[QueuedOutcome] = []
+        while self._queue and len(batch) < MAX_BATCH:
+            queued = self._queue.popleft()
+            if queued.outcome is not None:
+                (later if other and queued.outcome.run.id in other else batch).append(queued)
+        self._queue.extendleft(reversed(later))
+        if not batch:
+            if later:
+                self._ended.clear()
+                await self._ended.wait()
+            return
+        self._runs_under_way[number] = {queued.outcome.run.id for queued in batch if queued.outcome is not None}
+        if len(self._queue) >= _FULL:
+            self._full.set()
+        try:
+            await self._commit(batch)
+        finally:
+            del self._runs_under_way[number]
+            self._ended.set()
 
     async def _commit(self, batch: list[QueuedOutcome]) -> None:
         outcomes = [queued.outcome for queued in batch if queued.outcome is not None]
