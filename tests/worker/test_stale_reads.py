@@ -271,7 +271,7 @@ async def test_runs_claimed_by_a_worker_that_was_declared_dead_are_not_started(t
         await _execute(tmp_path, "UPDATE workers SET state = 'DEAD'")
         await until(lambda: births[0] == 2, "the worker knows that it was declared dead")
         answer.set()
-        await until(lambda: not worker.claimer.under_way, "the claimed run has arrived")
+        await until(lambda: not worker.claimer.is_claiming, "the claimed run has arrived")
         assert not worker.executions
         birth.set()
         assert await handle.result("20s") == "worked"
