@@ -13,8 +13,9 @@ from redrive.app import Redrive
 from redrive.clock import SystemClock
 from redrive.core.outbox import SinkLease
 from redrive.core.transitions import Transition, TransitionResult
+from redrive.store.claims import ClaimedRun, ClaimRequest, ClaimResult
 from redrive.store.port import Store
-from redrive.store.workers import Catalogue, ClaimedRun, ClaimRequest, ClaimResult, HeartbeatReply, NewWorker
+from redrive.store.workers import Catalogue, HeartbeatReply, NewWorker
 from redrive.worker.backend import LocalBackend
 from redrive.worker.worker import Worker, WorkerSettings
 

@@ -9,8 +9,9 @@ from bench.ours.job import Job
 from bench.ours.witness import check_settings
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import EntryWrite, Transition
+from redrive.store.claims import ClaimedRun, ClaimRequest
 from redrive.store.port import Store
-from redrive.store.workers import ClaimedRun, ClaimRequest, NewWorker
+from redrive.store.workers import NewWorker
 from redrive.worker.committer import MAX_BATCH
 
 __all__ = ["store"]

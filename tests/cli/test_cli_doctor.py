@@ -18,9 +18,10 @@ from redrive.core.transitions import RunWrite, Transition
 from redrive.record_fields import replace
 from redrive.server.auth.admin import AccountAdmin, make_operator
 from redrive.store.accounts import NewToken, NewUser
+from redrive.store.claims import ClaimRequest
 from redrive.store.postgres.connection import parse_url
 from redrive.store.stats import SinkLag, StoreStats
-from redrive.store.workers import ClaimRequest, NewWorker
+from redrive.store.workers import NewWorker
 from redrive.testing import VirtualClock, engine
 
 MINUTE = 60 * MICROS

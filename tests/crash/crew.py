@@ -14,8 +14,8 @@ from pathlib import Path
 import scenes
 
 from redrive.cli.worker_process import run_worker
+from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.sqlite import SqliteStore
-from redrive.store.workers import ClaimRequest, ClaimResult
 from redrive.worker.worker import Worker
 
 

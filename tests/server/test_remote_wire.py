@@ -27,10 +27,11 @@ from redrive.remote import step_wire, wire
 from redrive.remote.backend import RemoteClock
 from redrive.store.children import AwaitedRun, Child, RunEnd
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest, SuccessCount
+from redrive.store.claims import ClaimedRun, ClaimResult, Lane
 from redrive.store.events import EventRow, Mailbox
 from redrive.store.questions import AskedQuestion, RecordedAnswer
 from redrive.store.runs import AttemptRow, StartResult
-from redrive.store.workers import Catalogue, CatalogueItem, ClaimedRun, ClaimResult, Lane
+from redrive.store.workers import Catalogue, CatalogueItem
 from redrive.worker.backend import RollbackCause
 
 GOLDEN = Path(__file__).parent / "wire_v1"

@@ -18,10 +18,10 @@ from redrive.core.transitions import (
 )
 from redrive.record_fields import replace
 from redrive.store.audit import AuditRow
+from redrive.store.claims import ClaimedRun
 from redrive.store.filters import AuditFilter
 from redrive.store.letters import DecisionCase
 from redrive.store.runs import RunRow
-from redrive.store.workers import ClaimedRun
 
 
 def letter_of(run: ClaimedRun | RunRow) -> str:

@@ -9,11 +9,11 @@ from store_kit import SECOND, Kit, entry, writes
 from redrive.core.outbox import DeliveryResult, TopicPattern
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import MessageWrite
+from redrive.store.claims import ClaimedRun
 from redrive.store.filters import OutboxFilter
 from redrive.store.outbox import MessageRow, NewSink
 from redrive.store.outbox_claims import ClaimedDeliveries, ClaimedDelivery
 from redrive.store.port import Store
-from redrive.store.workers import ClaimedRun
 
 LEASE = 60 * SECOND
 PENDING, DELIVERED = DeliveryStatus.PENDING, DeliveryStatus.DELIVERED

@@ -21,10 +21,11 @@ from redrive.core.transitions import (
     RunWrite,
     Transition,
 )
+from redrive.store.claims import ClaimedRun, ClaimRequest, ClaimResult, Lane
 from redrive.store.letters import LetterRow
 from redrive.store.port import Store
 from redrive.store.runs import RunRow
-from redrive.store.workers import Catalogue, CatalogueItem, ClaimedRun, ClaimRequest, ClaimResult, Lane, NewWorker
+from redrive.store.workers import Catalogue, CatalogueItem, NewWorker
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

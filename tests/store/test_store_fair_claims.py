@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.store.workers import DueRun, choose_fairly
+from redrive.store.claims import DueRun, choose_fairly
 
 
 def queue(tenant: str, count: int, *, rank: int = 0, first: int = 1, name: str = "default") -> list[DueRun]:

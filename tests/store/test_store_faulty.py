@@ -8,12 +8,13 @@ from store_kit import DAY, Kit, catalogue, entry, noted, writes
 from redrive.errors import StoreUnavailable
 from redrive.store.accounts import AccountStore
 from redrive.store.chores import PurgeRequest
+from redrive.store.claims import ClaimRequest
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 from redrive.store.letters import Triage
 from redrive.store.notifications import NotificationStore
 from redrive.store.port import Store
 from redrive.store.settings import PolicyRow, SavedViewStore, ScheduleStore
-from redrive.store.workers import ClaimRequest, NewWorker
+from redrive.store.workers import NewWorker
 from redrive.testing.faulty_store import (
     FAIL,
     LOSE,

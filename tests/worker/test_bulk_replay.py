@@ -18,9 +18,9 @@ from wrapped_store import after, replacing
 from redrive import Redrive, RetryPolicy
 from redrive.core.states import RunStatus
 from redrive.errors import StoreUnavailable
+from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.port import Store
-from redrive.store.workers import ClaimRequest, ClaimResult
 
 COUNT = 60  # letters; the worker executes 25 at a time
 

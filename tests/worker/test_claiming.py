@@ -16,7 +16,7 @@ from wrapped_store import replacing
 
 from redrive import Redrive
 from redrive.core.states import RunStatus
-from redrive.store.workers import ClaimRequest, ClaimResult
+from redrive.store.claims import ClaimRequest, ClaimResult
 
 
 async def test_a_worker_that_claimed_all_due_runs_starts_them_before_the_next_claim() -> None:

@@ -14,9 +14,9 @@ from wrapped_store import replacing
 from redrive import Circuit, Redrive
 from redrive.desk.circuits import Circuits
 from redrive.errors import StoreUnavailable
+from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.port import Store
 from redrive.store.runs import StartResult
-from redrive.store.workers import ClaimRequest, ClaimResult
 from redrive.worker import circuits
 
 

@@ -19,8 +19,8 @@ from redrive.core.states import RunStatus, StepStatus
 from redrive.desk.presenter import Presenter
 from redrive.desk.runs import Runs
 from redrive.errors import Conflict, NotFound
+from redrive.store.claims import ClaimResult
 from redrive.store.port import Store
-from redrive.store.workers import ClaimResult
 
 
 class Scene:

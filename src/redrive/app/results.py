@@ -13,8 +13,8 @@ from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.errors import DataRefused, NotFound, StoreError
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import Settled
+from redrive.store.claims import ClaimedRun
 from redrive.store.runs import RunRow
-from redrive.store.workers import ClaimedRun
 
 log = logging.getLogger("redrive.app")
 

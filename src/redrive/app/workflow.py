@@ -29,8 +29,8 @@ from redrive.duration import Duration, parse_duration
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import replace
+from redrive.store.claims import ClaimedRun
 from redrive.store.encryption.keyring import Unreadable
-from redrive.store.workers import ClaimedRun
 from redrive.worker.branches import NO_ENGINE, Branch, current_scope
 from redrive.worker.definitions import LimitExceeded, WorkflowDefinition
 from redrive.worker.waits import WaitRequest

@@ -44,12 +44,13 @@ from redrive.remote.client import Address, Client
 from redrive.settle.settler import Settled, make_refused
 from redrive.store.children import AwaitedRun, Child
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
+from redrive.store.claims import ClaimedRun, ClaimRequest, ClaimResult
 from redrive.store.events import Mailbox
 from redrive.store.port import Transaction
 from redrive.store.questions import AskedQuestion
 from redrive.store.runs import AttemptRow, StartResult
 from redrive.store.store import repeat_until_answered
-from redrive.store.workers import Catalogue, ClaimedRun, ClaimRequest, ClaimResult, HeartbeatReply, NewWorker
+from redrive.store.workers import Catalogue, HeartbeatReply, NewWorker
 from redrive.worker.backend import RollbackCause
 from redrive.worker.committer import MAX_BATCH
 

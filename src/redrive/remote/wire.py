@@ -25,10 +25,11 @@ from redrive.reasons import Reason
 from redrive.settle.settler import Settled
 from redrive.store.children import AwaitedRun, Child
 from redrive.store.circuits import SuccessCount
+from redrive.store.claims import Lane
 from redrive.store.events import Mailbox
 from redrive.store.questions import AskedQuestion
 from redrive.store.runs import AttemptRow
-from redrive.store.workers import Catalogue, Lane
+from redrive.store.workers import Catalogue
 from redrive.worker.backend import RollbackCause
 
 PROTOCOL = 1

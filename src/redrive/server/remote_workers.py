@@ -40,10 +40,11 @@ from redrive.settle.cancellation import end_child
 from redrive.settle.circuits import after_samples, update_circuit
 from redrive.settle.settler import LocalSettler, make_claimed_run_view, make_lenient_run_view, parse_run_options
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest
+from redrive.store.claims import ClaimedRun, ClaimRequest, ClaimResult
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import DeskStore, LeaseConnection, Store
 from redrive.store.runs import StartResult
-from redrive.store.workers import ClaimedRun, ClaimRequest, ClaimResult, NewWorker, Receipt, RemoteWorkerRow, StaleBatch
+from redrive.store.workers import NewWorker, Receipt, RemoteWorkerRow, StaleBatch
 from redrive.worker.backend import read_rollback_cause
 from redrive.worker.committer import MAX_BATCH
 from redrive.worker.worker import make_unreadable_outcome

@@ -64,12 +64,13 @@ from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 from redrive.settings import letter_page_path
+from redrive.store.claims import ClaimedRun
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.letters import LetterRow, Triage
 from redrive.store.port import DeskStore
 from redrive.store.runs import AttemptRow, RunRow
 from redrive.store.store import repeat_until_answered
-from redrive.store.workers import ClaimedRun, Receipt
+from redrive.store.workers import Receipt
 
 log = logging.getLogger("redrive.worker")
 

@@ -24,6 +24,7 @@ from redrive.store.bulk import BulkDesk, BulkStore
 from redrive.store.children import ChildStore
 from redrive.store.chores import ChoreStore
 from redrive.store.circuits import CircuitDesk, CircuitStore
+from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.events import EventDesk, EventStore
 from redrive.store.groups import GroupDesk, GroupStore
 from redrive.store.letters import LetterDesk
@@ -35,7 +36,7 @@ from redrive.store.runs import RunDesk, StartResult
 from redrive.store.settings import SavedViewStore, ScheduleStore, SettingsDesk, SettingsStore
 from redrive.store.stats import StatsDesk, StatsStore
 from redrive.store.step_tasks import TaskDesk, TaskStore
-from redrive.store.workers import CatalogueDesk, ClaimRequest, ClaimResult, HeartbeatReply, Receipt, WorkerStore
+from redrive.store.workers import CatalogueDesk, HeartbeatReply, Receipt, WorkerStore
 
 
 class LeaseConnection(Protocol):

@@ -18,11 +18,11 @@ from redrive.core.run_options import StepOptions
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, EntryWrite, NewRun
 from redrive.record_fields import field_names, replace
+from redrive.store.claims import ClaimedRun
 from redrive.store.filters import RunFilter
 from redrive.store.list_query import Page, PageRequest, Window, filter_values, parse_states
 from redrive.store.lists import ListQuery, detect_popular
 from redrive.store.session import Database, Session, Statements, build_record, read_call
-from redrive.store.workers import ClaimedRun
 
 SQL = Statements("runs.sql")
 

@@ -18,6 +18,7 @@ from redrive.store.bulk import BulkCalls
 from redrive.store.children import ChildCalls
 from redrive.store.chores import ChoreCalls
 from redrive.store.circuits import CircuitCalls
+from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.events import EventCalls
 from redrive.store.groups import GroupCalls
 from redrive.store.letters import LetterCalls
@@ -30,7 +31,7 @@ from redrive.store.runs import RunCalls, StartResult
 from redrive.store.settings import SavedViewCalls, SavedViewStore, ScheduleCalls, ScheduleStore, SettingsCalls
 from redrive.store.stats import StatsCalls
 from redrive.store.step_tasks import TaskCalls
-from redrive.store.workers import ClaimRequest, ClaimResult, Receipt, ReceiptWrite, WorkerCalls
+from redrive.store.workers import Receipt, ReceiptWrite, WorkerCalls
 
 Result = TypeVar("Result")
 log = logging.getLogger("redrive.store")

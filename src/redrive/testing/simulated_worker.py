@@ -17,8 +17,8 @@ from redrive.clock import MICROS
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, StepStatus
 from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import StoreError
+from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.port import Store, Transaction
-from redrive.store.workers import ClaimRequest, ClaimResult
 from redrive.testing.clock import VirtualClock
 from redrive.testing.faulty_store import Plan, crash_before, inject_faults
 from redrive.testing.injection import Crash, StepBodies

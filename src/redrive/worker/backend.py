@@ -21,14 +21,15 @@ from redrive.settle.circuits import after_samples, update_circuit
 from redrive.settle.settler import LocalSettler, Settled, make_lenient_run_view
 from redrive.store.children import AwaitedRun, Child
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
+from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.events import Mailbox
 from redrive.store.port import LeaseConnection, Store, Transaction
 from redrive.store.questions import AskedQuestion
 from redrive.store.runs import AttemptRow
-from redrive.store.workers import Catalogue, ClaimRequest, ClaimResult, NewWorker
+from redrive.store.workers import Catalogue, NewWorker
 
 if TYPE_CHECKING:
-    from redrive.store.workers import ClaimedRun
+    from redrive.store.claims import ClaimedRun
 
 
 class RollbackCause(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -19,12 +19,12 @@ import msgspec
 from redrive.clock import MICROS, Clock
 from redrive.errors import StoreError
 from redrive.record_fields import replace
-from redrive.store.workers import ClaimRequest, ClaimResult
+from redrive.store.claims import ClaimRequest, ClaimResult
 
 if TYPE_CHECKING:
     from redrive.core.transitions import NewRun
+    from redrive.store.claims import Lane
     from redrive.store.runs import StartResult
-    from redrive.store.workers import Lane
     from redrive.worker.worker import Worker
 
 log = logging.getLogger("redrive.worker")

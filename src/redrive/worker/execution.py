@@ -56,7 +56,7 @@ from redrive.worker.workflow_call import call_function
 
 if TYPE_CHECKING:
     from redrive.settle.settler import Settled
-    from redrive.store.workers import ClaimedRun
+    from redrive.store.claims import ClaimedRun
     from redrive.worker.definitions import WorkflowDefinition
     from redrive.worker.worker import Worker
 

@@ -37,10 +37,11 @@ from redrive.observability.tracing import Tracing
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 from redrive.settle.settler import Settled, make_claimed_run_view, parse_run_options
+from redrive.store.claims import ClaimedRun
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import Transaction
 from redrive.store.store import repeat_until_answered
-from redrive.store.workers import Catalogue, ClaimedRun, HeartbeatReply, NewWorker
+from redrive.store.workers import Catalogue, HeartbeatReply, NewWorker
 from redrive.worker.attempt import Attempt, ThreadPools
 from redrive.worker.backend import Backend
 from redrive.worker.branches import install_task_factory

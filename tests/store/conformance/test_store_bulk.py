@@ -23,8 +23,8 @@ from redrive.store.bulk import (
     Rate,
 )
 from redrive.store.chores import PurgeRequest
+from redrive.store.claims import ClaimedRun
 from redrive.store.filters import AuditFilter, LetterFilter
-from redrive.store.workers import ClaimedRun
 
 LEASE = 15 * SECOND
 DONE, FAILED = BulkItemStatus.DONE, BulkItemStatus.FAILED

@@ -16,8 +16,8 @@ from redrive.core.transitions import EntryWrite, RunWrite, Transition, WaitWrite
 from redrive.record_fields import replace
 from redrive.store.children import RunEnd, WokenRun
 from redrive.store.chores import PurgeRequest
+from redrive.store.claims import ClaimedRun
 from redrive.store.runs import RunRow
-from redrive.store.workers import ClaimedRun
 
 
 def waits(run: ClaimedRun, subject: str, *, kind: str = "run", sleeps: bool = True, seen: int = 0) -> Transition:

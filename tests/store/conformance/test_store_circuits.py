@@ -14,8 +14,8 @@ from redrive.core.transitions import CircuitSampleWrite, RunWrite
 from redrive.record_fields import replace
 from redrive.store.chores import PurgeRequest
 from redrive.store.circuits import CircuitUpdate, PermitRequest
+from redrive.store.claims import ClaimedRun
 from redrive.store.filters import AuditFilter, CircuitFilter
-from redrive.store.workers import ClaimedRun
 
 SETTINGS = '{"name": "payments"}'
 HALF_OPEN = CircuitState(status=CircuitStatus.HALF_OPEN, generation=2)

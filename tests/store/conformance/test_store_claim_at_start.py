@@ -8,7 +8,7 @@ from store_kit import DAY, HOUR, LEASE, SECOND, Kit, becomes, entry, noted, writ
 from redrive.core.idempotency import job_key
 from redrive.core.states import RunStatus
 from redrive.record_fields import replace
-from redrive.store.workers import ClaimedRun
+from redrive.store.claims import ClaimedRun
 
 KEY = job_key("default", "w", "order-1")
 

@@ -12,8 +12,9 @@ from store_kit import LEASE, SECOND, Kit, becomes, catalogue, entry, failed_try,
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, RunWrite
 from redrive.record_fields import replace
+from redrive.store.claims import ClaimRequest, ClaimResult, Lane
 from redrive.store.stats import UnclaimableRuns
-from redrive.store.workers import ClaimRequest, ClaimResult, Lane, NewWorker
+from redrive.store.workers import NewWorker
 
 
 async def test_a_claimed_run_is_running_and_has_all_data_for_its_execution(kit: Kit) -> None:

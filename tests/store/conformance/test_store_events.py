@@ -14,10 +14,10 @@ from redrive.core.transitions import EntryWrite, EventUse, RunWrite, StatusNoteW
 from redrive.errors import NotAllowed
 from redrive.record_fields import replace
 from redrive.store.chores import PurgeRequest
+from redrive.store.claims import ClaimedRun
 from redrive.store.events import NewEvent, SendResult
 from redrive.store.filters import AuditFilter, RunFilter
 from redrive.store.runs import RunRow
-from redrive.store.workers import ClaimedRun
 
 
 def event(run: ClaimedRun | RunRow, name: str = "approved", **more: Any) -> NewEvent:

@@ -14,10 +14,10 @@ from redrive.errors import InputError, NotAllowed
 from redrive.record_fields import replace
 from redrive.store.bulk import NewBulk
 from redrive.store.chores import PurgeRequest
+from redrive.store.claims import ClaimedRun
 from redrive.store.filters import AuditFilter, GroupFilter, LetterFilter
 from redrive.store.groups import GroupChange, GroupOrder, GroupPage, GroupRow, GroupTotals, GroupVerb
 from redrive.store.runs import RunRow
-from redrive.store.workers import ClaimedRun
 
 ALL = GroupFilter(status=None)
 

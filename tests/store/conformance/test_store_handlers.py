@@ -14,9 +14,9 @@ from redrive.core.run_options import FailureHandler, OnFailure, RunOptions
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
 from redrive.record_fields import replace
+from redrive.store.claims import ClaimedRun
 from redrive.store.filters import RunFilter
 from redrive.store.runs import RunRow
-from redrive.store.workers import ClaimedRun
 
 
 def handles(kit: Kit, run: ClaimedRun | RunRow, **more: object) -> NewRun:

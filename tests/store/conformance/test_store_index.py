@@ -12,8 +12,8 @@ from redrive.core.transitions import AuditWrite, LetterStatusWrite, NewRun, Reop
 from redrive.errors import InputError
 from redrive.store.bulk import NewBulk
 from redrive.store.chores import PurgeRequest
+from redrive.store.claims import ClaimedRun
 from redrive.store.filters import LetterFilter, RunFilter
-from redrive.store.workers import ClaimedRun
 
 ORDER = (("order_id", "42"), ("customer.email", "ann@example.org"))
 

@@ -10,9 +10,9 @@ from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import RunWrite
 from redrive.record_fields import replace
 from redrive.store.chores import PurgeRequest
+from redrive.store.claims import ClaimedRun
 from redrive.store.letters import Triage
 from redrive.store.stats import ReplayCount
-from redrive.store.workers import ClaimedRun
 
 PURGE = PurgeRequest(runs=DAY, letters=DAY, workers=900 * DAY, limit=100)
 OPEN, REPLAYING, RESOLVED = LetterStatus.OPEN, LetterStatus.REPLAYING, LetterStatus.RESOLVED

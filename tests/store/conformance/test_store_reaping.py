@@ -13,8 +13,8 @@ from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import DataRefused, StoreUnavailable
+from redrive.store.claims import ClaimedRun
 from redrive.store.port import Store
-from redrive.store.workers import ClaimedRun
 from redrive.testing.faulty_store import FAIL, LOSE, Fault, inject_faults, nth
 
 RUN, STEP, SLOW = RunOptions().to_json(), StepOptions().to_json(), StepOptions(timeout=3600).to_json()

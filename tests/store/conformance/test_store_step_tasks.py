@@ -13,8 +13,9 @@ from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition, WaitWrite
 from redrive.errors import NotAllowed
 from redrive.store.chores import PurgeRequest
+from redrive.store.claims import ClaimedRun
 from redrive.store.step_tasks import TaskCase, TaskClaim, TaskHeartbeat, TaskStatus, TaskWrite
-from redrive.store.workers import Catalogue, ClaimedRun, NewWorker
+from redrive.store.workers import Catalogue, NewWorker
 
 
 def begins(run: ClaimedRun, queue: str = "node", *, index: int = 0, sleeps: bool = True) -> Transition:

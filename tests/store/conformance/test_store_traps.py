@@ -21,8 +21,8 @@ from redrive.core.transitions import AttemptEnd
 from redrive.reasons import Reason, ReasonCode
 from redrive.settings import Settings
 from redrive.settle.settler import LocalSettler, make_run_view
+from redrive.store.claims import ClaimedRun
 from redrive.store.filters import LetterFilter
-from redrive.store.workers import ClaimedRun
 from redrive.testing.faulty_store import FAIL, LOSE, Fault, FaultyStore, crash_after, crash_before, inject_faults, nth
 
 OPTIONS = RunOptions().to_json()

@@ -13,8 +13,8 @@ from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import CircuitSampleWrite, Transition
 from redrive.record_fields import replace
 from redrive.settle.settler import make_claimed_run_view
+from redrive.store.claims import ClaimedRun
 from redrive.store.postgres.fast_path import apply_few, start_single
-from redrive.store.workers import ClaimedRun
 
 
 def decided(run: ClaimedRun, kind: str) -> Transition:

@@ -17,7 +17,7 @@ from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import StoreUnavailable
 from redrive.settle.settler import LocalSettler, Settled
-from redrive.store.workers import ClaimedRun
+from redrive.store.claims import ClaimedRun
 
 pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
 COUNT = 30

@@ -18,15 +18,13 @@ from store_kit import DAY, SECOND, becomes, entry, writes
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.record_fields import replace
 from redrive.store.chores import PurgeRequest
+from redrive.store.claims import ClaimRequest
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.postgres import apply as applying
-from redrive.store.postgres import lease
-from redrive.store.postgres import runs as claims
-from redrive.store.postgres import runs as starts
+from redrive.store.postgres import claims, lease, starts
 from redrive.store.postgres.connection import Connection
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.store import SqlStore
-from redrive.store.workers import ClaimRequest
 
 MOST = 1500
 """Rows and index entries that one call may read; the busiest have 300 runs to look at."""

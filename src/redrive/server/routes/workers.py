@@ -22,8 +22,8 @@ from redrive.server.request_context import check_permissions, get_service, load_
 from redrive.server.worker_checks import decode_body, refuse_protocol
 from redrive.settings import API_PREFIX
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest
+from redrive.store.claims import ClaimResult
 from redrive.store.runs import StartResult
-from redrive.store.workers import ClaimResult
 
 T = TypeVar("T")
 RunNumber = Annotated[int, Path(ge=0, le=2**53, description="The number of a run, as its claim has it.")]

@@ -39,6 +39,7 @@ from redrive.store.bulk import BulkItemResult, BulkItemRow, BulkRow, NewBulk
 from redrive.store.children import AwaitedRun, RunEnd
 from redrive.store.chores import HeldRun
 from redrive.store.circuits import CircuitUpdate
+from redrive.store.claims import ClaimedRun, ClaimResult
 from redrive.store.encryption import keyring
 from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable, is_sealed
 from redrive.store.events import EventRow, Mailbox, NewEvent, SendResult
@@ -53,7 +54,7 @@ from redrive.store.questions import AskedQuestion, GivenAnswer, QuestionRow, Que
 from redrive.store.runs import AttemptRow, RunRow, StatusNoteRow
 from redrive.store.settings import NewView, ViewRow
 from redrive.store.step_tasks import TaskAnswer, TaskCase, TaskHeartbeat, TaskRow, TaskWrite
-from redrive.store.workers import ClaimedRun, ClaimResult, HeartbeatReply, ReceiptWrite, RemoteWorkerRow
+from redrive.store.workers import HeartbeatReply, ReceiptWrite, RemoteWorkerRow
 
 Value = TypeVar("Value")
 

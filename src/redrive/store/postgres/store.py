@@ -14,6 +14,7 @@ from redrive.core.waits import STEP_KIND
 from redrive.errors import StoreError
 from redrive.store.children import WokenRun
 from redrive.store.circuits import CircuitUpdate, CircuitUpdateResult
+from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.encryption.codec import Codec
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.encryption.reencrypt import TEXT_TABLES, TextRow, TextSwap, TextTable
@@ -21,7 +22,7 @@ from redrive.store.events import SQL, NewEvent, SendResult
 from redrive.store.outbox import DeliveryDecision
 from redrive.store.outbox_claims import DeliveryFloors
 from redrive.store.port import DeskStore, LeaseConnection, Transaction
-from redrive.store.postgres import apply, lease, runs
+from redrive.store.postgres import apply, claims, lease, starts
 from redrive.store.postgres.connection import DatabaseClock, engine_settings, escape_nul, parse_url, unescape_row
 from redrive.store.postgres.lease import ChangeNotifier
 from redrive.store.postgres.pool import ConnectionPool, TenantPool
@@ -34,7 +35,7 @@ from redrive.store.sql_files import load_statements, number_parameters
 from redrive.store.step_tasks import TaskWrite
 from redrive.store.store import SqlStore
 from redrive.store.tenant_view import TenantView
-from redrive.store.workers import Catalogue, ClaimRequest, ClaimResult, NewWorker, ReceiptWrite, WorkerRow
+from redrive.store.workers import Catalogue, NewWorker, ReceiptWrite, WorkerRow
 
 log = logging.getLogger("redrive.store")
 _RESEAL_SQL = load_statements(__package__, "reseal.sql")
@@ -107,7 +108,7 @@ class PostgresStore(SqlStore):
         return view
 
     async def _start(self, new: Sequence[NewRun], worker: int | None) -> list[StartResult]:
-        started = await self._pool.run(lambda connection: runs.start(connection, self._clock, new, worker))
+        started = await self._pool.run(lambda connection: starts.start(connection, self._clock, new, worker))
         if any(each.new and each.claimed is None for each in started):
             self._notifier.notify()
         return started
@@ -122,7 +123,7 @@ class PostgresStore(SqlStore):
         return lease.PostgresLease(self._address, self._clock, self._pool.record_outage)
 
     async def _claim(self, claim: ClaimRequest) -> ClaimResult:
-        return await self._pool.run(lambda connection: runs.claim(connection, self._clock, claim))
+        return await self._pool.run(lambda connection: claims.claim(connection, self._clock, claim))
 
     async def _apply(
         self, transitions: Sequence[Transition], worker: int | None, carriers: Sequence[SinkLease]

@@ -13,7 +13,7 @@ from redrive.core.transitions import LetterStatusWrite, MessageWrite, ReopenWrit
 from redrive.record_fields import as_dict
 from redrive.store.sql_files import load_statements
 from redrive.store.sqlite.connection import write_many
-from redrive.store.sqlite.runs import drop_index, put_index, start
+from redrive.store.sqlite.starts import drop_index, put_index, start
 
 SQL = load_statements(__package__, "outbox.sql")
 WRITE_SQL = load_statements(__package__, "writes.sql")

@@ -13,6 +13,7 @@ from redrive.clock import Clock
 from redrive.core.outbox import SinkLease
 from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
 from redrive.record_fields import replace
+from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.encryption.codec import Codec
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.encryption.reencrypt import TEXT_TABLES, TextRow, TextSwap, TextTable
@@ -21,7 +22,7 @@ from redrive.store.port import DeskStore, LeaseConnection, Transaction
 from redrive.store.runs import StartResult
 from redrive.store.session import Database, Dialect, Session, Statement, run_inline
 from redrive.store.sql_files import load_statements
-from redrive.store.sqlite import apply, connection, runs
+from redrive.store.sqlite import apply, claims, connection, starts
 from redrive.store.sqlite.apply_rest import publish
 from redrive.store.sqlite.connection_threads import FileConnections, MemoryConnection, exclusive_transaction
 from redrive.store.sqlite.lease import ChangeNotifier, FileLease, MemoryLease, data_version
@@ -29,7 +30,7 @@ from redrive.store.sqlite.schema import prepare_schema
 from redrive.store.sqlite.transaction import StepTransaction
 from redrive.store.store import SqlStore
 from redrive.store.tenant_view import TenantView
-from redrive.store.workers import ClaimRequest, ClaimResult, ReceiptWrite
+from redrive.store.workers import ReceiptWrite
 
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[Session], Coroutine[Any, Any, Result]]
@@ -166,7 +167,7 @@ class SqliteStore(SqlStore):
         return TenantView(self, tenant, workflows)
 
     async def _start(self, new: Sequence[NewRun], worker: int | None) -> list[StartResult]:
-        return await self._connections.write(lambda con: runs.start(con, self.now(), new, worker))
+        return await self._connections.write(lambda con: starts.start(con, self.now(), new, worker))
 
     def _lease_connection(self) -> LeaseConnection:
         if isinstance(self._connections, MemoryConnection):
@@ -176,10 +177,10 @@ class SqliteStore(SqlStore):
     async def _claim(self, claim: ClaimRequest) -> ClaimResult:
         def claim_if_due(con: sqlite3.Connection) -> ClaimResult:
             now = self.now()
-            found = runs.find_lanes(con, now, claim)
+            found = claims.find_lanes(con, now, claim)
             if not found.has_due(now):  # then the write lock is not needed
-                return runs.empty_claim(now, found.after, found.next_at)
-            return self._connections.run_locked(con, lambda con: runs.claim_runs(con, self.now(), claim, found))
+                return claims.make_empty_claim(now, found.after, found.next_at)
+            return self._connections.run_locked(con, lambda con: claims.claim_runs(con, self.now(), claim, found))
 
         return await self._connections.run_on_writer(claim_if_due)
 
