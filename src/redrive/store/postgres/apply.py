@@ -15,8 +15,7 @@ from redrive.core.states import FINAL_RUN_STATUSES
 from redrive.core.transitions import EntryWrite, RunWrite, Transition, TransitionResult
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict
-from redrive.store.postgres import apply_rest
-from redrive.store.postgres.apply_rest import rest_json, starts_json
+from redrive.store.postgres import rare_writes
 from redrive.store.postgres.connection import (
     Connection,
     DatabaseClock,
@@ -26,6 +25,7 @@ from redrive.store.postgres.connection import (
     sparse_column,
 )
 from redrive.store.postgres.fast_path import apply_few
+from redrive.store.postgres.rare_writes import encode_rare_writes, encode_starts
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.postgres.starts import drop_index, put_index
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
@@ -168,6 +168,7 @@ async def _apply_call(
     carriers: Sequence[SinkLease],
     waiting: set[int],
 ) -> list[TransitionResult]:
+<<<<<<< HEAD
     rest, starts, sent = rest_json(transitions), starts_json(transitions), apply_rest.message_columns(transitions)
     is_short = rest is None and starts is None and sent is None
     numbers = _number_runs(transitions) if is_short else range(1, len(transitions) + 1)
@@ -176,9 +177,17 @@ async def _apply_call(
         columns.add(number, transition)
     values = columns.values()
     if is_short:
+=======
+    columns = _Columns()
+    for number, transition in enumerate(transitions, 1):
+        columns.add(number, transition)
+    values = columns.values(transitions)
+    rest, starts, sent = encode_rare_writes(transitions), encode_starts(transitions), rare_writes.make_message_columns(transitions)
+    if rest is None and starts is None and sent is None:
+>>>>>>> 11e0aecd (store: rename apply_rest to rare_writes)
         row = await connection.row(SQL["apply"], worker=worker, now=clock.given(), **values)
     else:
-        values |= apply_rest.NO_MESSAGES if sent is None else sent | apply_rest.group_columns(transitions, carriers)
+        values |= rare_writes.NO_MESSAGES if sent is None else sent | rare_writes.make_group_columns(transitions, carriers)
         more = {"told": rest or "{}", "begun": starts}
         row = await connection.row(SQL["apply_with_rest"], worker=worker, now=clock.given(), **more, **values)
     now, kept = clock.observe(row[0]), [row[1][number - 1] for number in numbers]
@@ -186,7 +195,7 @@ async def _apply_call(
     yes, no = TransitionResult(True, now), TransitionResult(False, now)
     results = [yes if each else no for each in kept]
     if values.get("m_group"):
-        for number, taken in enumerate(apply_rest.bundles_by_transition(transitions, kept, values, row[-1])):
+        for number, taken in enumerate(rare_writes.find_bundles(transitions, kept, values, row[-1])):
             if taken:
                 results[number] = TransitionResult(True, now, taken)
     return results
@@ -229,8 +238,12 @@ class _Columns:
             self._fences.append(transition.fence)
         for entry in transition.entries:
             self._entries.append((run, entry.index, _entry_row(number, transition.tenant, entry)))
+<<<<<<< HEAD
             self._all_new = self._all_new and entry.new
         if change is not None and transition.reopens is None:  # `rest_json` has the change of a reopened run
+=======
+        if change is not None and transition.reopens is None:  # `encode_rare_writes` has the change of a reopened run
+>>>>>>> 11e0aecd (store: rename apply_rest to rare_writes)
             self._changes.append((run, _change_row(number, transition, change)))
             if change.output is not None or change.failure is not None or change.status in FINAL_RUN_STATUSES:
                 self._results.append((number, transition.tenant, escape_nul(change.output), escape_nul(change.failure)))

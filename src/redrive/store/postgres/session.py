@@ -8,10 +8,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from redrive.core.transitions import AuditWrite, Transition
 from redrive.store.encryption.codec import Codec
-from redrive.store.postgres import apply_rest
-from redrive.store.postgres.apply_rest import write_audit
+from redrive.store.postgres import rare_writes
 from redrive.store.postgres.connection import Connection, DatabaseClock, escape_nul, unescape_row
 from redrive.store.postgres.pool import Pool
+from redrive.store.postgres.rare_writes import write_audit
 from redrive.store.session import Dialect, Session, Statement
 from redrive.store.sql_files import load_numbered_statements, number_parameters
 
@@ -61,7 +61,7 @@ class PostgresSession(Session):
         await write_audit(self.connection, self.clock, lines)
 
     async def publish(self, transitions: Sequence[Transition], now: int) -> None:
-        columns = apply_rest.message_columns(transitions)
+        columns = rare_writes.make_message_columns(transitions)
         if columns is not None:
             await self.connection.rows(_PUBLISH, **columns, now=now)
 

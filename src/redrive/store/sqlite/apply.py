@@ -18,8 +18,8 @@ from redrive.store.children import WokenRun
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
 from redrive.store.session import Statements
 from redrive.store.sql_files import load_statements
-from redrive.store.sqlite.apply_rest import publish, write_rest
 from redrive.store.sqlite.connection import Row, Write, multi_row_statements, write_many
+from redrive.store.sqlite.rare_writes import publish, write_rare
 from redrive.store.workers import ReceiptWrite, StaleBatch
 
 SQL = load_statements(__package__, "writes.sql")
@@ -59,7 +59,7 @@ class TransitionRows:
         for attempt in transition.attempts:
             self._rows["put_attempt"].append(_attempt_row(transition, attempt, now, self._worker))
         if change is not None:
-            if transition.reopens is None:  # `write_rest` writes the change of a reopened run
+            if transition.reopens is None:  # `write_rare` writes the change of a reopened run
                 self._changes.append(_change_row(transition, change, now))
             if change.ends_as is not None:
                 self._rows["set_end"].append((change.ends_as._value_, transition.run))
@@ -216,7 +216,7 @@ class TransitionBatch:
             con.executemany(statement, rows)
         if plan.rest:
             self._publish_messages(con, plan)
-            write_rest(con, plan.now, plan.rest)
+            write_rare(con, plan.now, plan.rest)
         if plan.ended and con.execute(SQL["any_run_wait"]).fetchone() is not None:
             self._wake_waiting(con, plan)
         return plan.results

@@ -23,9 +23,9 @@ from redrive.store.runs import StartResult
 from redrive.store.session import Database, Dialect, Session, Statement, run_inline
 from redrive.store.sql_files import load_statements
 from redrive.store.sqlite import apply, claims, connection, starts
-from redrive.store.sqlite.apply_rest import publish
 from redrive.store.sqlite.connection_threads import FileConnections, MemoryConnection, exclusive_transaction
 from redrive.store.sqlite.lease import ChangeNotifier, FileLease, MemoryLease, data_version
+from redrive.store.sqlite.rare_writes import publish
 from redrive.store.sqlite.schema import prepare_schema
 from redrive.store.sqlite.transaction import StepTransaction
 from redrive.store.store import SqlStore

@@ -1,4 +1,4 @@
-"""The rest of a transition: messages, reopened runs, closed letters, replays."""
+"""Rare writes of a transition, which most transitions do not have: messages, reopened runs, closed letters, replays."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _assign_bundles(
     return rows
 
 
-def write_rest(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]) -> None:
+def write_rare(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]) -> None:
     """Write the rest of transitions, one kind after the other, as the PostgreSQL store does."""
     _reopen_runs(con, now, [each for each in transitions if each.reopens])
     if begun := [run for each in transitions for run in each.starts]:
@@ -114,7 +114,7 @@ def write_rest(con: sqlite3.Connection, now: int, transitions: Sequence[Transiti
             con.executemany(WRITE_SQL[name], replaced)
     moves = [each.move for each in transitions if each.move]
     con.executemany(WRITE_SQL["move_letter_to_run"], [{"letter": m.letter, "run": m.run} for m in moves if m.run])
-    _write_grouped(con, "move_letter", [(_move_values(move, now), move.letter) for move in moves])
+    _write_grouped(con, "move_letter", [(_make_move_values(move, now), move.letter) for move in moves])
     _write_grouped(
         con,
         "end_replay",
@@ -141,7 +141,7 @@ def _write_grouped(con: sqlite3.Connection, statement: str, rows: Iterable[tuple
 def _reopen_runs(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]) -> None:
     pairs = [(each, each.reopens) for each in transitions if each.reopens]
     _write_grouped(
-        con, "reopen_run", [(_reopened_values(r, each.change, now), [each.run, r.letter]) for each, r in pairs]
+        con, "reopen_run", [(_make_reopened_values(r, each.change, now), [each.run, r.letter]) for each, r in pairs]
     )
     edited = [
         {"run": each.run, "input": r.input, "options": r.options}
@@ -163,7 +163,7 @@ def _reopen_runs(con: sqlite3.Connection, now: int, transitions: Sequence[Transi
             put_index(con, each.run, each.tenant, r.index)
 
 
-def _reopened_values(reopening: ReopenWrite, change: RunWrite | None, now: int) -> _Row:
+def _make_reopened_values(reopening: ReopenWrite, change: RunWrite | None, now: int) -> _Row:
     """Return the values of a reopened run, its change included, so that its row is written once."""
     values = {"sole_step": reopening.sole_step, "new_operation": reopening.new_operation, "now": now}
     if change is None:
@@ -171,7 +171,7 @@ def _reopened_values(reopening: ReopenWrite, change: RunWrite | None, now: int) 
     return {**values, **{name: getattr(change, name) for name in _CHANGED}}
 
 
-def _move_values(move: LetterStatusWrite, now: int) -> _Row:
+def _make_move_values(move: LetterStatusWrite, now: int) -> _Row:
     closed = move.status in CLOSED_LETTER_STATUSES
     change = {"by": move.by, "resolution": move.resolution, "expires_in": move.expires_in}
     return {"status": move.status._value_, "closed": closed, **change, "now": now}

@@ -1,4 +1,4 @@
-"""The rest of a transition as parameters: messages, reopened runs, new runs, letters, replays, audit lines."""
+"""Rare writes of a transition as parameters: messages, reopened and new runs, letters, replays, audit lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DENSE = frozenset({"m_tenant", "m_topic"})
 _GROUPED = ("m_group", "g_topic", "c_sink", "c_lease")
 
 
-def message_columns(transitions: Sequence[Transition]) -> dict[str, Sequence[Any] | None] | None:
+def make_message_columns(transitions: Sequence[Transition]) -> dict[str, Sequence[Any] | None] | None:
     """Return the messages of a call as columns, each with the number of its transition; None if there are none."""
     rows = [
         (
@@ -59,7 +59,7 @@ NO_MESSAGES: dict[str, Sequence[Any] | None] = dict.fromkeys((*_NAMES, *_GROUPED
 """The columns of a call without messages."""
 
 
-def group_columns(transitions: Sequence[Transition], carriers: Sequence[SinkLease]) -> dict[str, Sequence[Any] | None]:
+def make_group_columns(transitions: Sequence[Transition], carriers: Sequence[SinkLease]) -> dict[str, Sequence[Any] | None]:
     """Return the columns for the carriers: the group of each message (0 for none), and the sinks."""
     if not carriers:
         return dict.fromkeys(_GROUPED)
@@ -77,14 +77,14 @@ def group_columns(transitions: Sequence[Transition], carriers: Sequence[SinkLeas
     }
 
 
-def bundles_by_transition(
+def find_bundles(
     transitions: Sequence[Transition], kept: Sequence[bool], groups: Mapping[str, Sequence[Any] | None], published: Any
 ) -> list[tuple[tuple[int, Bundle] | None, ...]]:
     """Return the messages of each transition that the carriers have claimed, from the reply of `publish_bundled`."""
     ids, bundles, topics, sinks = published
     if not bundles:
         return [()] * len(transitions)
-    made = _bundles_by_group(groups, bundles, list(zip(topics or (), sinks or (), strict=True)))
+    made = _find_bundles_by_group(groups, bundles, list(zip(topics or (), sinks or (), strict=True)))
     numbers = groups["m_group"] or ()
     number = repeat(numbers[0]) if len(numbers) == 1 else iter(numbers)
     message_ids = iter(ids)
@@ -99,7 +99,7 @@ def bundles_by_transition(
     return found
 
 
-def _bundles_by_group(
+def _find_bundles_by_group(
     groups: Mapping[str, Sequence[Any] | None], bundles: Sequence[int | None], wants: list[tuple[str, str]]
 ) -> list[Bundle | None]:
     """Return the bundles by the numbers of their groups. Group 0 has none."""
@@ -116,22 +116,22 @@ _Row = dict[str, Any]
 _Write = Callable[[_Row], _Row]
 
 
-def rest_json(transitions: Sequence[Transition]) -> str | None:
+def encode_rare_writes(transitions: Sequence[Transition]) -> str | None:
     """Return the other rows by kind as JSON, each with the number of its transition; None if there are none."""
-    rows = _collect_rows(transitions, _without_none)
+    rows = _collect_rows(transitions, _drop_none)
     if not rows:
         return None
     text = _to_json(rows)
     return text if needs_no_escape(text) else _to_json(_collect_rows(transitions, _escape_row))
 
 
-def starts_json(transitions: Sequence[Transition]) -> str | None:
+def encode_starts(transitions: Sequence[Transition]) -> str | None:
     """Return the runs that transitions start as JSON; None if there are none."""
-    rows = [{"t": number, **_start_row(run)} for number, each in enumerate(transitions, 1) for run in each.starts]
+    rows = [{"t": number, **_make_start_row(run)} for number, each in enumerate(transitions, 1) for run in each.starts]
     return _to_json(rows) if rows else None
 
 
-def audit_json(lines: Iterable[AuditWrite]) -> str:
+def encode_audit(lines: Iterable[AuditWrite]) -> str:
     """Return audit lines that belong to no transition as JSON."""
     return _to_json({"audit": [{"t": 1, **_escape_row(as_dict(line))} for line in lines]})
 
@@ -139,13 +139,13 @@ def audit_json(lines: Iterable[AuditWrite]) -> str:
 def _collect_rows(transitions: Sequence[Transition], write: _Write) -> dict[str, list[_Row]]:
     rows: dict[str, list[_Row]] = {}
     for number, transition in enumerate(transitions, 1):
-        for kind, row in _rest_rows(transition, write):
+        for kind, row in _list_rows(transition, write):
             row["t"] = number
             rows.setdefault(kind, []).append(row)
     return rows
 
 
-def _rest_rows(transition: Transition, write: _Write) -> Iterator[tuple[str, _Row]]:
+def _list_rows(transition: Transition, write: _Write) -> Iterator[tuple[str, _Row]]:
     if transition.reopens is not None:
         row = {**as_dict(transition.reopens), "new_operation": int(transition.reopens.new_operation)}
         del row["index"]  # other statements write it
@@ -166,7 +166,7 @@ def _rest_rows(transition: Transition, write: _Write) -> Iterator[tuple[str, _Ro
         yield "audit", write(as_dict(line))
 
 
-def _start_row(run: NewRun) -> _Row:
+def _make_start_row(run: NewRun) -> _Row:
     """Return a run as a row. Its names are not escaped: one with a NUL is refused, as by `start`."""
     texts = {name: getattr(run, name) for name in ("input", "options", "correlation_id", "parent")}
     row = as_dict(run)
@@ -174,7 +174,7 @@ def _start_row(run: NewRun) -> _Row:
     return {**row, **_escape_row(texts), "rank": -run.priority}
 
 
-def _without_none(row: _Row) -> _Row:
+def _drop_none(row: _Row) -> _Row:
     """Leave out empty fields, which the server would parse a thousand times for nothing."""
     return {name: value for name, value in row.items() if value is not None}
 
@@ -190,4 +190,4 @@ def _to_json(rows: dict[str, list[_Row]] | list[_Row]) -> str:
 
 async def write_audit(connection: Connection, clock: DatabaseClock, lines: Iterable[AuditWrite]) -> None:
     """Add lines to the audit log."""
-    await connection.rows(WRITES["note"], now=clock.given(), told=audit_json(lines))
+    await connection.rows(WRITES["note"], now=clock.given(), told=encode_audit(lines))
