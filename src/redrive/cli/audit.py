@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.models import AuditRecord
     from redrive.store.filters import AuditFilter
-    from redrive.store.list_query import Page
+    from redrive.store.result_page import Page
 
 _CSV_FIELDS = ("id", "at", "event", "label", "by", "tenant", "subject", "letter", "before", "after", "reason")
 _FILTER_NAMES = ("event", "by", "people", "subject", "letter", "tenant", "since", "until")

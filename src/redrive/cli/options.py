@@ -167,7 +167,7 @@ async def find_letter_id(app: Redrive, text: str) -> str:
 
 async def find_bulk_id(app: Redrive, text: str) -> str:
     """Return the id of the bulk action that a prefix names."""
-    from redrive.store.list_query import iterate_pages
+    from redrive.store.result_page import iterate_pages
 
     prefix = text.lower()
     if len(prefix) >= _ID_LENGTH:

@@ -24,7 +24,7 @@ from redrive.cli.target import ChangeResult, Target, change_command, common_opti
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.outbox import Blocked, OutboxMessage, SinkStatus
-    from redrive.store.list_query import Page
+    from redrive.store.result_page import Page
 
 
 @click.group()

@@ -14,7 +14,7 @@ from redrive.cli.target import Target, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.store.list_query import Page
+    from redrive.store.result_page import Page
 
 Item = TypeVar("Item")
 _MAX_PAGE_SIZE = 500

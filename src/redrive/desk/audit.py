@@ -13,8 +13,8 @@ from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.saved_views import present_view
 from redrive.desk.settings import load_schedules
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter, TaskFilter
-from redrive.store.list_query import Page, iterate_pages
 from redrive.store.port import DeskStore
+from redrive.store.result_page import Page, iterate_pages
 
 _AUDIT_BATCH = 500
 _EXPORT_BATCH = 200

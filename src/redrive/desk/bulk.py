@@ -39,8 +39,9 @@ from redrive.store.bulk import (
 )
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import AuditFilter, LetterFilter
-from redrive.store.list_query import Page, parse_states
+from redrive.store.index_scan import parse_states
 from redrive.store.port import DeskStore
+from redrive.store.result_page import Page
 
 MAX_IDS = 100_000
 PREVIEW_LIMIT = 500

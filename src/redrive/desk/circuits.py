@@ -23,8 +23,8 @@ from redrive.record_fields import replace
 from redrive.settle.circuits import CircuitDecision, make_circuit_update, update_circuit
 from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitRow, CircuitStats, CircuitUpdate
 from redrive.store.filters import CircuitFilter
-from redrive.store.list_query import Page
 from redrive.store.port import DeskStore
+from redrive.store.result_page import Page
 
 _MAX_KEY_LENGTH = 401  # a workflow, a slash and a step
 

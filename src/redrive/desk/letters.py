@@ -37,8 +37,8 @@ from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler, find_code_rule, load_notify_rules, make_escalation
 from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.store.letters import Facets, LetterRow, Triage
-from redrive.store.list_query import Page
 from redrive.store.port import DeskStore
+from redrive.store.result_page import Page
 
 _MAX_HISTORY = 200
 _MAX_FACET_LETTERS = 2_000

@@ -27,9 +27,9 @@ from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import as_dict
 from redrive.sinks.webhook import read_secrets
 from redrive.store.encryption.keyring import Unreadable
-from redrive.store.list_query import Page
 from redrive.store.notifications import NotificationFilter, NotificationRow, RuleRow
 from redrive.store.port import DeskStore
+from redrive.store.result_page import Page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,9 @@ from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.filters import OutboxFilter
-from redrive.store.list_query import Page
 from redrive.store.outbox import BlockedKey, DeliveryAction, DeliveryDecision, MessageRow
 from redrive.store.port import DeskStore, Store
+from redrive.store.result_page import Page
 
 MAX_BLOCKED = 500
 _AUDIT_EVENTS = {DeliveryAction.RETRY: AuditEvent.MESSAGE_RETRIED, DeliveryAction.SKIP: AuditEvent.MESSAGE_SKIPPED}

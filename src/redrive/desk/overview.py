@@ -11,8 +11,8 @@ from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.duration import to_datetime
 from redrive.store.filters import GroupFilter, LetterFilter, RunFilter
 from redrive.store.groups import GroupTotals
-from redrive.store.list_query import OLDEST_CURSOR
 from redrive.store.port import DeskStore
+from redrive.store.result_page import OLDEST_CURSOR
 from redrive.store.runs import RunCounts
 
 MAX_COUNTED_RUNS = 1_000

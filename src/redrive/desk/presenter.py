@@ -30,8 +30,8 @@ from redrive.store.audit import AuditRow
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.events import EventRow
 from redrive.store.letters import LetterRow, ReplayRow
-from redrive.store.list_query import Page
 from redrive.store.questions import QuestionRow
+from redrive.store.result_page import Page
 from redrive.store.runs import AttemptRow, RunRow, StatusNoteRow
 
 _INTERRUPTION_REASONS = {

@@ -40,8 +40,8 @@ from redrive.settle.cancellation import cancel_run
 from redrive.settle.settler import LocalSettler
 from redrive.store.circuits import MOST_COUNTED
 from redrive.store.filters import RunFilter
-from redrive.store.list_query import Page
 from redrive.store.port import DeskStore
+from redrive.store.result_page import Page
 from redrive.store.runs import RunRow, StartResult
 from redrive.store.stats import LaneCount
 from redrive.store.workers import CatalogueRow, WorkerRow, live_workers

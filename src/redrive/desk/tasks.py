@@ -22,9 +22,9 @@ from redrive.errors import ConfigurationError, Conflict, NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import AuditFilter, TaskFilter
-from redrive.store.list_query import Page
 from redrive.store.port import DeskStore
 from redrive.store.questions import GivenAnswer, OpenQuestions, QuestionRow
+from redrive.store.result_page import Page
 
 _MAX_HISTORY = 200
 _MANUAL_MODES = {ManualAnswer.DONE: ReplayMode.COMPLETE, ManualAnswer.SKIP: ReplayMode.SKIP}

@@ -18,11 +18,12 @@ from redrive.duration import MICROS
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import as_dict, replace
-from redrive.store import list_query
+from redrive.store import index_scan
 from redrive.store.filters import LetterFilter
 from redrive.store.groups import note_bulk_action
-from redrive.store.list_query import IndexPath, Page, PageRequest
-from redrive.store.lists import choose_scan, detect_popular, scan_sql
+from redrive.store.index_scan import IndexPath
+from redrive.store.list_query import build_scan_sql, choose_scan, detect_popular
+from redrive.store.result_page import Page, PageRequest, read_page
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("bulk.sql")
@@ -322,13 +323,13 @@ class BulkCalls:
     ) -> Page[BulkItemRow]:
         request, values = PageRequest.of(limit, cursor), {status.value if status else "all": True}
         record = partial(build_record, BulkItemRow, status=BulkItemStatus)
-        return await list_query.read_page(session, SQL, "items", request, values, record, bulk=bulk.id)
+        return await read_page(session, SQL, "items", request, values, record, bulk=bulk.id)
 
     @read_call()
     async def bulk_actions(
         self, session: Session, tenant: str | None, *, limit: int, cursor: str | None
     ) -> Page[BulkRow]:
-        return await list_query.read_page(
+        return await read_page(
             session, SQL, "bulk_actions", PageRequest.of(limit, cursor), {"tenant": tenant}, _bulk_row
         )
 
@@ -343,7 +344,7 @@ class BulkCalls:
         values = await detect_popular(session, _open_letter_values(where))
         scan = await choose_scan(session, "letters", values, newest_first=True)
         statement = letter_scan_sql(session, "count_letters", scan.path, values, newest_first=True)
-        return int(await session.value(statement, **list_query.query_parameters(values)))
+        return int(await session.value(statement, **index_scan.make_query_parameters(values)))
 
 
 def _is_whole_cause(where: LetterFilter) -> bool:
@@ -354,7 +355,7 @@ def _is_whole_cause(where: LetterFilter) -> bool:
 
 def letter_scan_sql(session: Session, name: str, path: IndexPath, values: dict[str, Any], *, newest_first: bool) -> str:
     """Return a statement about letters that reads along one index."""
-    return scan_sql(session, SQL[name].text(session.dialect), "letters", path, values, newest_first=newest_first)
+    return build_scan_sql(session, SQL[name].text(session.dialect), "letters", path, values, newest_first=newest_first)
 
 
 async def _list_letters(session: Session, bulk: BulkRow, values: dict[str, Any]) -> bool:
@@ -362,10 +363,10 @@ async def _list_letters(session: Session, bulk: BulkRow, values: dict[str, Any])
     values = await detect_popular(session, values)
     async with session.index_order():
         scan = await choose_scan(session, "letters", values, newest_first=False)
-        values = list_query.add_scan_limit(values, scan.limit, newest_first=False)
+        values = index_scan.add_scan_limit(values, scan.limit, newest_first=False)
         statement = letter_scan_sql(session, "list_next_letters", scan.path, values, newest_first=False)
         parameters = {
-            **list_query.query_parameters(values),
+            **index_scan.make_query_parameters(values),
             "bulk": bulk.id,
             "bulk_tenant": bulk.tenant,
             "most": LISTING_BATCH,
@@ -398,4 +399,4 @@ def filter_json(where: LetterFilter) -> str:
 
 def _open_letter_values(where: LetterFilter) -> dict[str, Any]:
     """Return the values of a filter, restricted to open letters."""
-    return {**list_query.filter_values(where), "status": LetterStatus.OPEN.value}
+    return {**index_scan.filter_values(where), "status": LetterStatus.OPEN.value}

@@ -23,7 +23,7 @@ from redrive.core.transitions import AuditWrite
 from redrive.policy import MAX_CIRCUIT_TIME, MAX_FAILURES, Circuit
 from redrive.record_fields import as_dict, replace
 from redrive.store.filters import CircuitFilter
-from redrive.store.list_query import Page, PageRequest, read_page
+from redrive.store.result_page import Page, PageRequest, read_page
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("circuits.sql")

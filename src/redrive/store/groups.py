@@ -20,7 +20,7 @@ from redrive.core.transitions import AuditWrite
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict, replace
 from redrive.store.filters import GroupFilter, refuse_value
-from redrive.store.list_query import Page, PageRequest
+from redrive.store.result_page import Page, PageRequest
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("groups.sql")

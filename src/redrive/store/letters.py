@@ -20,17 +20,9 @@ from redrive.core.transitions import AuditWrite, MessageWrite, Transition
 from redrive.errors import DataRefused
 from redrive.record_fields import replace
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
-from redrive.store.list_query import (
-    MAX_SCANNED,
-    ListTotal,
-    Page,
-    PageRequest,
-    Window,
-    filter_values,
-    parse_states,
-    spell_text,
-)
-from redrive.store.lists import ListQuery, detect_popular
+from redrive.store.index_scan import MAX_SCANNED, ListTotal, filter_values, parse_states, spell_text
+from redrive.store.list_query import ListQuery, detect_popular
+from redrive.store.result_page import Page, PageRequest, Window
 from redrive.store.runs import RunRow, read_journals, read_runs
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 

@@ -19,7 +19,7 @@ from redrive.clock import MICROS
 from redrive.core.transitions import AuditWrite, MessageWrite, Transition
 from redrive.errors import RedriveError
 from redrive.record_fields import as_dict
-from redrive.store.list_query import Page, PageRequest, read_page
+from redrive.store.result_page import Page, PageRequest, read_page
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("notifications.sql")

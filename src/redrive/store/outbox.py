@@ -13,8 +13,8 @@ from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import AuditWrite
 from redrive.record_fields import replace
 from redrive.store.filters import OutboxFilter
-from redrive.store.list_query import Page, PageRequest
-from redrive.store.lists import ListQuery
+from redrive.store.list_query import ListQuery
+from redrive.store.result_page import Page, PageRequest
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("outbox.sql")

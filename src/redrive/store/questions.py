@@ -12,7 +12,7 @@ from redrive.core.questions import ANSWERING_ROLES, QuestionKind, QuestionStatus
 from redrive.core.transitions import AuditWrite, MessageWrite, Transition
 from redrive.store.children import WokenRun
 from redrive.store.filters import TaskFilter
-from redrive.store.list_query import Page, PageRequest, read_page
+from redrive.store.result_page import Page, PageRequest, read_page
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
 SQL = Statements("questions.sql")

@@ -20,8 +20,9 @@ from redrive.core.transitions import AttemptEnd, EntryWrite, NewRun
 from redrive.record_fields import field_names, replace
 from redrive.store.claims import ClaimedRun
 from redrive.store.filters import RunFilter
-from redrive.store.list_query import Page, PageRequest, Window, filter_values, parse_states
-from redrive.store.lists import ListQuery, detect_popular
+from redrive.store.index_scan import filter_values, parse_states
+from redrive.store.list_query import ListQuery, detect_popular
+from redrive.store.result_page import Page, PageRequest, Window
 from redrive.store.session import Database, Session, Statements, build_record, read_call
 
 SQL = Statements("runs.sql")

@@ -19,8 +19,8 @@ from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.duration import format_duration
 from redrive.errors import ConfigurationError
 from redrive.store.filters import RunFilter, TaskFilter
-from redrive.store.list_query import iterate_pages
 from redrive.store.port import Store
+from redrive.store.result_page import iterate_pages
 from redrive.store.runs import RunRow
 from redrive.testing.clock import VirtualClock
 from redrive.testing.faulty_store import Plan

@@ -26,8 +26,8 @@ from redrive.sinks import Message, read_message
 from redrive.store import open_store
 from redrive.store.circuits import CircuitCase, CircuitUpdate
 from redrive.store.filters import OutboxFilter, TaskFilter
-from redrive.store.list_query import iterate_pages
 from redrive.store.port import Store
+from redrive.store.result_page import iterate_pages
 from redrive.testing.clock import VirtualClock
 from redrive.testing.faulty_store import Plan, no_faults
 from redrive.testing.injection import registered_name

@@ -19,7 +19,7 @@ from test_postgres_plans import plan, scans
 
 from redrive.store.bulk import NewBulk, filter_json, letter_scan_sql, next_letter_conditions
 from redrive.store.filters import AuditFilter, LetterFilter, OutboxFilter, RunFilter
-from redrive.store.lists import choose_scan
+from redrive.store.list_query import choose_scan
 from redrive.store.postgres.connection import Connection
 from redrive.store.postgres.pool import tenant_transaction
 from redrive.store.postgres.session import PostgresSession

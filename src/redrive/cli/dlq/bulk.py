@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.bulk import BulkAction, BulkItem, DryRunOfMany
     from redrive.store.filters import LetterFilter
-    from redrive.store.list_query import Page
+    from redrive.store.result_page import Page
 
 _POLL_INTERVAL = 0.3
 _POLL_BACKOFF = 9  # pauses are this many times longer than a query: counting many letters takes long

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.models import DeadLetter
     from redrive.store.filters import LetterFilter
-    from redrive.store.list_query import Page
+    from redrive.store.result_page import Page
 
 _FILTER_OPTIONS: dict[str, dict[str, Any]] = {
     "workflow": {"metavar": "NAME", "help": "Only letters of this workflow."},

@@ -20,7 +20,7 @@ from redrive.cli.target import Target, common_options, run_on, target_options
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.models import EventRecord, Run
-    from redrive.store.list_query import Page
+    from redrive.store.result_page import Page
 
 _POLL_INTERVAL = 0.3
 _MAX_FAMILY = 200  # runs that `tree` shows

@@ -30,7 +30,6 @@ from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import Id, check_search_text, parse_index
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.letters import count_facets
-from redrive.store.list_query import parse_states
 
 letter_routes = make_page_router()
 LETTERS_PATH = CAUSES_PATH  # without a filter, failures are listed by cause

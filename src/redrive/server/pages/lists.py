@@ -26,7 +26,8 @@ from redrive.server.pages.render import make_view
 from redrive.server.pages.translations import N
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
-from redrive.store.list_query import MAX_PAGE_SIZE, OLDEST_CURSOR, ListTotal, Page, iterate_pages
+from redrive.store.index_scan import ListTotal
+from redrive.store.result_page import MAX_PAGE_SIZE, OLDEST_CURSOR, Page, iterate_pages
 
 T = TypeVar("T")
 Faults = dict[str, Reason]

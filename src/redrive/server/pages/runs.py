@@ -28,7 +28,7 @@ from redrive.server.pages.translations import N
 from redrive.server.request_context import Context, requires
 from redrive.server.routes.common import Id, parse_index
 from redrive.store.filters import RunFilter, refuse_value
-from redrive.store.list_query import parse_states
+from redrive.store.index_scan import parse_states
 
 run_routes = make_page_router()
 RUN_KINDS: dict[str, tuple[str, tuple[RunStatus, ...]]] = {

@@ -19,7 +19,7 @@ from redrive.server.pages.render import render_page
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import hides_index
 from redrive.store.filters import LetterFilter, RunFilter
-from redrive.store.list_query import Page
+from redrive.store.result_page import Page
 
 search_routes = make_page_router()
 _MAX_HITS = 10  # of one kind on the page of results

@@ -26,7 +26,7 @@ from redrive.server.idempotency import KEY_HEADER, IdempotentRoute
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.settings import API_PREFIX
 from redrive.store.filters import RunFilter
-from redrive.store.list_query import OLDEST_CURSOR
+from redrive.store.result_page import OLDEST_CURSOR
 from redrive.store.runs import RunRow
 from redrive.store.workers import live_workers
 

@@ -45,7 +45,7 @@ from redrive.server.routes.common import (
     serve,
 )
 from redrive.store.filters import AuditFilter, CircuitFilter, OutboxFilter, TaskFilter
-from redrive.store.list_query import Page
+from redrive.store.result_page import Page
 
 settings_routes = make_router("settings and log")
 view_routes = make_router("saved views")

@@ -46,11 +46,11 @@ from redrive.store.events import EventRow, Mailbox, NewEvent, SendResult
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.groups import GroupChange, GroupPage, GroupRow
 from redrive.store.letters import DecisionCase, LetterRow, LetterTexts, ReplayRow, Triage
-from redrive.store.list_query import Page
 from redrive.store.outbox import BlockedKey, DeliveryDecision, DeliveryRow, MessageRow
 from redrive.store.outbox_claims import ClaimedDeliveries, ClaimedDelivery
 from redrive.store.port import LeaseConnection, Store, Transaction
 from redrive.store.questions import AskedQuestion, GivenAnswer, QuestionRow, QuestionStep, RecordedAnswer
+from redrive.store.result_page import Page
 from redrive.store.runs import AttemptRow, RunRow, StatusNoteRow
 from redrive.store.settings import NewView, ViewRow
 from redrive.store.step_tasks import TaskAnswer, TaskCase, TaskHeartbeat, TaskRow, TaskWrite

@@ -182,12 +182,18 @@ async def _apply_call(
     for number, transition in enumerate(transitions, 1):
         columns.add(number, transition)
     values = columns.values(transitions)
-    rest, starts, sent = encode_rare_writes(transitions), encode_starts(transitions), rare_writes.make_message_columns(transitions)
+    rest, starts, sent = (
+        encode_rare_writes(transitions),
+        encode_starts(transitions),
+        rare_writes.make_message_columns(transitions),
+    )
     if rest is None and starts is None and sent is None:
 >>>>>>> 11e0aecd (store: rename apply_rest to rare_writes)
         row = await connection.row(SQL["apply"], worker=worker, now=clock.given(), **values)
     else:
-        values |= rare_writes.NO_MESSAGES if sent is None else sent | rare_writes.make_group_columns(transitions, carriers)
+        values |= (
+            rare_writes.NO_MESSAGES if sent is None else sent | rare_writes.make_group_columns(transitions, carriers)
+        )
         more = {"told": rest or "{}", "begun": starts}
         row = await connection.row(SQL["apply_with_rest"], worker=worker, now=clock.given(), **more, **values)
     now, kept = clock.observe(row[0]), [row[1][number - 1] for number in numbers]

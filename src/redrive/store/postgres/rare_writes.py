@@ -59,7 +59,9 @@ NO_MESSAGES: dict[str, Sequence[Any] | None] = dict.fromkeys((*_NAMES, *_GROUPED
 """The columns of a call without messages."""
 
 
-def make_group_columns(transitions: Sequence[Transition], carriers: Sequence[SinkLease]) -> dict[str, Sequence[Any] | None]:
+def make_group_columns(
+    transitions: Sequence[Transition], carriers: Sequence[SinkLease]
+) -> dict[str, Sequence[Any] | None]:
     """Return the columns for the carriers: the group of each message (0 for none), and the sinks."""
     if not carriers:
         return dict.fromkeys(_GROUPED)
