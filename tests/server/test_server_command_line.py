@@ -31,9 +31,11 @@ from redrive.desk.circuits import Circuits
 from redrive.desk.letters import DeadLetters
 from redrive.desk.notifications import Notifications
 from redrive.desk.outbox import Outbox, Sinks
+from redrive.desk.policies import Policies
 from redrive.desk.runs import Runs, RunStarter
 from redrive.desk.saved_views import SavedViews
-from redrive.desk.settings import Policies, Schedules, Workflows
+from redrive.desk.schedules import Schedules
+from redrive.desk.workflows import Workflows
 from redrive.errors import NotFound
 from redrive.remote.client import Address, Client
 from redrive.remote.desk import Remote, RemoteAccounts, RemoteRuns, remote

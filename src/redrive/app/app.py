@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     from redrive.desk.letters import DeadLetters
     from redrive.desk.notifications import Notifications
     from redrive.desk.outbox import Outbox, Sinks
+    from redrive.desk.policies import Policies
     from redrive.desk.runs import Runs
     from redrive.desk.saga import Ledger
     from redrive.desk.saved_views import SavedViews
-    from redrive.desk.settings import Policies, Schedules, Workflows
+    from redrive.desk.schedules import Schedules
     from redrive.desk.tasks import Tasks
+    from redrive.desk.workflows import Workflows
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -18,7 +18,7 @@ from redrive.core.circuit import CircuitStatus
 from redrive.core.notify_rules import NotifyRule, NotifyTarget
 from redrive.core.redact import Redactor
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.desk.settings import KnownSchedule, load_schedules
+from redrive.desk.schedules import KnownSchedule, load_schedules
 from redrive.duration import format_duration, to_datetime
 from redrive.errors import NotAllowed, NotSignedIn, RedriveError, SchemaMismatch, StoreError, StoreUnavailable
 from redrive.store import TenantsExposed, open_store

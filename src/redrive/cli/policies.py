@@ -17,7 +17,7 @@ from redrive.cli.target import ChangeResult, Target, change_command, common_opti
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.desk.settings import StoredPolicy
+    from redrive.desk.policies import StoredPolicy
 
 _MAX_RUNS_READ = 50  # newest runs whose workflows and steps count as known
 

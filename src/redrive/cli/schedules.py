@@ -14,7 +14,7 @@ from redrive.core.roles import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.desk.settings import KnownSchedule
+    from redrive.desk.schedules import KnownSchedule
 
 _TIME_FORMAT = "%a %d %b %H:%M"
 

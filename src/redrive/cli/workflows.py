@@ -13,7 +13,7 @@ from redrive.cli.target import ChangeResult, Target, change_command, common_opti
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.desk.settings import KnownWorkflow
+    from redrive.desk.workflows import KnownWorkflow
 
 
 @click.group()

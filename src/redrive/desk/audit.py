@@ -11,7 +11,7 @@ from redrive.desk.models import AuditRecord
 from redrive.desk.operations import operation
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.saved_views import present_view
-from redrive.desk.settings import load_schedules
+from redrive.desk.schedules import load_schedules
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter, TaskFilter
 from redrive.store.port import DeskStore
 from redrive.store.result_page import Page, iterate_pages

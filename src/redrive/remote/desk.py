@@ -23,12 +23,14 @@ from redrive.desk.letters import DeadLetters
 from redrive.desk.models import DeadLetter, SentEvent, Task
 from redrive.desk.notifications import Notifications
 from redrive.desk.outbox import Outbox, Sinks
+from redrive.desk.policies import Policies, StoredPolicy
 from redrive.desk.preview import DryRun
 from redrive.desk.runs import RetryOptions, Runs, RunStarter, StartRequest
 from redrive.desk.saga import Ledger, Saga
 from redrive.desk.saved_views import SavedView, SavedViews
-from redrive.desk.settings import Policies, Schedules, StoredPolicy, Workflows
+from redrive.desk.schedules import Schedules
 from redrive.desk.tasks import Tasks
+from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode

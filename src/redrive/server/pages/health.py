@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from redrive.clock import MICROS
 from redrive.core.roles import Permission
-from redrive.desk.settings import WorkerState
+from redrive.desk.workflows import WorkerState
 from redrive.server.pages.forms import make_page_router
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.translations import N

@@ -9,7 +9,7 @@ from redrive.core.circuit import CircuitStatus
 from redrive.core.roles import Permission
 from redrive.desk.circuits import CircuitRecord
 from redrive.desk.overview import MAX_COUNTED_RUNS, load_overview
-from redrive.desk.settings import WorkerState
+from redrive.desk.workflows import WorkerState
 from redrive.duration import to_datetime
 from redrive.server.pages.causes import chart_failures, find_highest_trend, read_range
 from redrive.server.pages.charts import CHART_RANGES, plot_slots

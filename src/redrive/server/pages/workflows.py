@@ -17,7 +17,7 @@ from redrive.core.roles import Permission
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.desk.overview import FAILED_STATUSES
 from redrive.desk.runs import StartRequest
-from redrive.desk.settings import KnownWorkflow, WorkerState
+from redrive.desk.workflows import KnownWorkflow, WorkerState
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages.formats import format_json

@@ -17,9 +17,11 @@ from redrive.desk.circuits import CircuitRecord, Circuits
 from redrive.desk.models import AuditRecord, Task
 from redrive.desk.notifications import InboxItem, Notifications
 from redrive.desk.outbox import Outbox, Sinks
+from redrive.desk.policies import Policies, StoredPolicy
 from redrive.desk.saved_views import ListName, SavedView, SavedViews
-from redrive.desk.settings import KnownWorker, KnownWorkflow, Policies, Schedules, StoredPolicy, Workflows
+from redrive.desk.schedules import Schedules
 from redrive.desk.tasks import Tasks
+from redrive.desk.workflows import KnownWorker, KnownWorkflow, Workflows
 from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict
