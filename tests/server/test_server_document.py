@@ -24,7 +24,7 @@ from server_document import Operation, document, operations
 from server_kit import World
 
 from redrive import errors
-from redrive.remote.problem_types import ERROR_KINDS
+from redrive.http_problems import ERROR_KINDS
 
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
 # Streams do not end, and operations that remove a tenant would break the other tests.

@@ -19,10 +19,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, NotSignedIn, StoreError, StoreUnavailable
+from redrive.http_problems import HTTP_PROBLEMS, make_error
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict
-from redrive.remote.problem_types import HTTP_PROBLEMS, make_error
 from redrive.settings import API_PREFIX
 from redrive.store.filters import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter, TaskFilter
 

@@ -1,6 +1,6 @@
 """Errors as RFC 9457 problem details, each with a stable code.
 
-`redrive.remote.problem_types` has the status, code and title of every error. A problem never repeats what a client
+`redrive.http_problems` has the status, code and title of every error. A problem never repeats what a client
 sent: validation errors name the field and the rule, not the value.
 """
 
@@ -17,8 +17,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from redrive.errors import NotFound, RedriveError
+from redrive.http_problems import ERROR_KINDS, HTTP_PROBLEMS
 from redrive.reasons import Reason, ReasonCode
-from redrive.remote.problem_types import ERROR_KINDS, HTTP_PROBLEMS
 
 log = logging.getLogger("redrive.server")
 

@@ -7,7 +7,7 @@ worker beside the store. Nothing but caches lives here, so any server may answer
     settle      decide on a batch, once: its receipt is part of the commit, and a repeat gets the recorded answer
     polls       long polls that wait for work (`long_polls`)
 
-What a worker sends is checked in `worker_checks`.
+What a worker sends is checked in `worker_input`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,18 @@ from redrive.record_fields import replace
 from redrive.remote import wire
 from redrive.server.long_polls import LongPolls
 from redrive.server.problem_responses import ProblemError
-from redrive.server.remote_input import check_count, check_fields, check_registration, check_small, refuse_request
-from redrive.server.worker_checks import check_start, complete_outcome, decode_body, decode_outcome, refuse_protocol
+from redrive.server.worker_input import (
+    check_count,
+    check_fields,
+    check_registration,
+    check_small,
+    check_start,
+    complete_outcome,
+    decode_body,
+    decode_outcome,
+    refuse_protocol,
+    refuse_request,
+)
 from redrive.settle.cancellation import end_child
 from redrive.settle.circuits import after_samples, update_circuit
 from redrive.settle.settler import LocalSettler, make_claimed_run_view, make_lenient_run_view, parse_run_options

@@ -22,7 +22,7 @@ from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import replace
 from redrive.remote import wire
 from redrive.server.problem_responses import ProblemError
-from redrive.server.remote_input import check_fields, check_new_run, refuse_request
+from redrive.server.worker_input import check_fields, check_new_run, refuse_request
 from redrive.settle.settler import parse_run_options
 from redrive.store.workers import RemoteWorkerRow
 from redrive.worker.rollback import NOTIFY_TOPIC

@@ -13,8 +13,8 @@ from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 
 from redrive.errors import NotAllowed, NotSignedIn, RedriveError
+from redrive.http_problems import ERROR_KINDS
 from redrive.reasons import Reason, ReasonCode
-from redrive.remote.problem_types import ERROR_KINDS
 from redrive.server.pages.forms import PAGE_FIELD, Form, RefusedForm, show_form_again
 from redrive.server.pages.render import SESSION_EXPIRED, render_login, render_page
 from redrive.server.pages.translations import N

@@ -19,7 +19,7 @@ from redrive.record_fields import replace
 from redrive.remote import wire
 from redrive.server.remote_workers import LONGEST_POLL, RemoteWorkers, WorkerSession
 from redrive.server.request_context import check_permissions, get_service, load_principal, request_address
-from redrive.server.worker_checks import decode_body, refuse_protocol
+from redrive.server.worker_input import decode_body, refuse_protocol
 from redrive.settings import API_PREFIX
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest
 from redrive.store.claims import ClaimResult
