@@ -20,7 +20,7 @@ from redrive.cli.demo.run import (
 )
 from redrive.cli.demo.shop import MARKET, SHOP, USERS, app, charge, create_users, fulfil
 from redrive.cli.demo.view import ScreenView
-from redrive.cli.dev_feed import EventFeed
+from redrive.cli.run_feed import EventFeed
 from redrive.record_fields import replace
 from redrive.store.filters import RunFilter
 from redrive.testing import Hang, engine, faults

@@ -23,8 +23,8 @@ from redrive.store import open_store
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.testing import Crash, Engine, engine
-from redrive.testing.clock import VirtualClock
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, crash_after, crash_before
+from redrive.testing.virtual_clock import VirtualClock
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from redrive.store import open_store
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.testing import Engine, engine
-from redrive.testing.clock import VirtualClock
+from redrive.testing.virtual_clock import VirtualClock
 
 
 @dataclass

@@ -15,8 +15,8 @@ from redrive import Redrive, RetryPolicy, RunFailed
 from redrive.errors import ConfigurationError
 from redrive.store.sqlite import SqliteStore
 from redrive.testing import Crash, Hang, VirtualClock, engine, faults
-from redrive.testing.clock import DEFAULT_START
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, crash_before, inject_faults, nth
+from redrive.testing.virtual_clock import DEFAULT_START
 
 
 def make_app(**settings: Any) -> Redrive:

@@ -13,7 +13,7 @@ from redrive import NonRetryable, Redrive, RetryPolicy
 from redrive.core.classify import Category, classify
 from redrive.errors import ConfigurationError
 from redrive.testing import Crash, Hang, Http, Ok, engine, faults
-from redrive.testing.clock import DEFAULT_START
+from redrive.testing.virtual_clock import DEFAULT_START
 
 app = Redrive("sqlite:///never-opened.db", lease="30s")
 charged: list[str] = []

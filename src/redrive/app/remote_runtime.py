@@ -12,8 +12,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from redrive.app.events import send_once
 from redrive.app.results import RunResult
+from redrive.app.runs import send_once
 from redrive.app.runtime import RuntimeBase
 from redrive.clock import MICROS, Clock
 from redrive.core.idempotency import decode_key

@@ -15,9 +15,9 @@ import msgspec
 
 from redrive import chores
 from redrive.app.catalogue import collect_schedules
-from redrive.app.events import AppRuns
 from redrive.app.notification_chore import NotificationChore
 from redrive.app.results import Results, ResultSource
+from redrive.app.runs import AppRuns
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.core.new_run import StartableWorkflow
 from redrive.core.notify_rules import Escalation
@@ -45,7 +45,7 @@ from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError
 from redrive.notify.digest import SENDER_SINKS
 from redrive.observability.counters import Counters, SettleListener, StatsCache, metrics_enabled
-from redrive.observability.logs import DecisionLog
+from redrive.observability.decision_log import DecisionLog
 from redrive.observability.tracing import current_traceparent, make_tracing
 from redrive.settings import Settings, parse_metrics_address
 from redrive.sinks import SinkDefinition

@@ -40,7 +40,7 @@ def dev(app_name: str, concurrency: int | None, url: str | None, host: str, port
     import asyncio
     import logging
 
-    from redrive.cli.dev_feed import print_events
+    from redrive.cli.run_feed import print_events
     from redrive.cli.worker_process import run_worker, serve_beside_worker
 
     with report_errors():

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from redrive.core.roles import Permission
+from redrive.desk.api_operations import operation
 from redrive.desk.models import AuditRecord
-from redrive.desk.operations import operation
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.saved_views import present_view
 from redrive.desk.schedules import load_schedules

@@ -16,10 +16,10 @@ from redrive.core.idempotency import letter_id
 from redrive.core.replay import ReplayRequest
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, LetterStatus
+from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.bulk_execution import REPLAY, explain_refusal
 from redrive.desk.decisions import SUCCESSFUL_STATUSES, ReplayOrder, make_replay_request
 from redrive.desk.models import make_reason_fields, present_row
-from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.validation import is_id, require_bool, require_text

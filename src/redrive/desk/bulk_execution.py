@@ -18,8 +18,8 @@ from redrive.core.idempotency import letter_id
 from redrive.core.outcomes import LetterClosed
 from redrive.core.replay import ReplayMode, ReplayRequest
 from redrive.core.states import LetterStatus
+from redrive.desk.api_operations import Actor
 from redrive.desk.decisions import PreparedReplay, Replayer, ReplayOrder, close_letter
-from redrive.desk.operations import Actor
 from redrive.errors import ConfigurationError, Conflict, DataRefused, InputError, RedriveError, StoreError
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler

@@ -26,7 +26,6 @@ from redrive.core.journal import EntryRow, entry_name
 from redrive.core.json_edit import Change, diff_json, merge_patch, unmask
 from redrive.core.outcomes import LetterClosed, LetterReopened
 from redrive.core.redact import Redactor
-from redrive.core.reopen import ReplayDecision, reopen_run, restart_run
 from redrive.core.replay import (
     REPLAYABLE_STATUSES,
     ReplayMode,
@@ -35,6 +34,7 @@ from redrive.core.replay import (
     plan_replay,
     resolve_step_key,
 )
+from redrive.core.replay_transitions import ReplayDecision, reopen_run, restart_run
 from redrive.core.run_options import StepOptions
 from redrive.core.saga import find_passed_pivot, find_step_effects, find_unfinished, follow_up_key, read_ledger
 from redrive.core.states import (
@@ -47,8 +47,8 @@ from redrive.core.states import (
 )
 from redrive.core.transitions import NewRun, ReplayWrite, Transition
 from redrive.core.waits import Wait, WaitMode
+from redrive.desk.api_operations import Acting, Actor
 from redrive.desk.models import Caller, present_row
-from redrive.desk.operations import Acting, Actor
 from redrive.desk.presenter import in_thread_if_large, measure_size, parse_changes
 from redrive.desk.validation import PayloadChecker, encode_json, is_id, make_invalid_reason, require_bool, require_text
 from redrive.duration import to_datetime

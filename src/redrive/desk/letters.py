@@ -15,6 +15,7 @@ from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.states import LetterStatus
 from redrive.core.transitions import AuditWrite
+from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.bulk import BulkActions
 from redrive.desk.decisions import (
     Replay,
@@ -27,7 +28,6 @@ from redrive.desk.decisions import (
 )
 from redrive.desk.groups import GroupActions
 from redrive.desk.models import DeadLetter
-from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size, present_page
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.runs import find_failure_handler_runs

@@ -16,8 +16,8 @@ from redrive.core.notification_text import Notification, build_notification, ren
 from redrive.core.notify_rules import NotifyRule
 from redrive.core.redact import Redactor
 from redrive.core.roles import Permission
+from redrive.desk.api_operations import Actor, operation
 from redrive.desk.models import present_row
-from redrive.desk.operations import Actor, operation
 from redrive.desk.presenter import in_thread_if_large, measure_size, present_page
 from redrive.desk.validation import require_actor, require_channel, require_text
 from redrive.duration import to_datetime

@@ -1,4 +1,4 @@
-"""`app.outbox` and `app.sinks`: messages with their deliveries, and the sinks that they go to."""
+"""`app.outbox` and `app.sink_registration`: messages with their deliveries, and the sinks that they go to."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from redrive.core.notifications import mask_targets
 from redrive.core.roles import Permission
 from redrive.core.run_options import trace_id
 from redrive.core.states import DeliveryStatus
+from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.models import present_row
-from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size, present_page
 from redrive.desk.validation import is_id, require_bool, require_text
 from redrive.duration import to_datetime

@@ -22,11 +22,11 @@ from redrive.core.run_options import FailureHandler, OnFailure, RunOptions, add_
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.core.transitions import NewRun
 from redrive.core.waits import MAX_EVENT_NUMBER
+from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.circuits import CircuitRecord, present_circuit
 from redrive.desk.decisions import Replay, Replayer, ReplayOptions, make_replay_order
 from redrive.desk.events import EventRequest, EventSender
 from redrive.desk.models import Caller, Children, EventRecord, Run, SentEvent
-from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size, present_page
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.validation import PayloadChecker, is_id, require_bool

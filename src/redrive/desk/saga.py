@@ -14,9 +14,9 @@ from redrive.core.roles import Permission
 from redrive.core.run_options import StepOptions
 from redrive.core.saga import LedgerRow, read_ledger
 from redrive.core.states import RunStatus, StepStatus
+from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.decisions import Replay, Replayer, ReplayOrder, make_replay_request
 from redrive.desk.models import AttemptRecord, StepRecord, present_row
-from redrive.desk.operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size
 from redrive.desk.runs import find_run
 from redrive.duration import to_datetime

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar, Unpack
 
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import ALL_TENANTS, Role
-from redrive.desk import operations
+from redrive.desk import api_operations
 from redrive.desk.audit import Audit
 from redrive.desk.bulk import require_open_letters
 from redrive.desk.circuits import Circuits
@@ -58,7 +58,7 @@ def remote(facet: type[T], client: Client) -> T:
 
         return proxy
 
-    calls = {name: make_proxy(call) for name, call in operations.list_operations(facet).items()}
+    calls = {name: make_proxy(call) for name, call in api_operations.list_operations(facet).items()}
     made: T = object.__new__(type(facet.__name__, (facet,), calls))
     made._client = client  # type: ignore[attr-defined]
     return made
@@ -66,8 +66,8 @@ def remote(facet: type[T], client: Client) -> T:
 
 async def send(client: Client, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call an operation of the desk on a server, and return the answer as the desk would."""
-    about, parameters = operations.get_operation(call), operations.get_parameters(call)
-    answer = operations.get_answer_type(call)
+    about, parameters = api_operations.get_operation(call), api_operations.get_parameters(call)
+    answer = api_operations.get_answer_type(call)
     inspect.signature(call).bind(None, *args, **options)  # a wrong argument is a TypeError, as for a local call
     given = dict(zip(parameters, args, strict=False)) | options
     tenant = given.pop("tenant", parameters["tenant"].default if "tenant" in parameters else None)
@@ -82,7 +82,7 @@ async def send(client: Client, call: Callable[..., Any], *args: Any, **options: 
         # The server has the same defaults. None without a default, as in `assign(to=None)`, is sent.
         default = parameters[name].default if name in parameters else None
         wire_name = about.names.get(name, name)
-        if name not in operations.CALLER_PARAMETERS and (value != default or wire_name in about.path_names):
+        if name not in api_operations.CALLER_PARAMETERS and (value != default or wire_name in about.path_names):
             values[wire_name] = encode_value(value)
     parts = about.path.removeprefix("/").split("/")
     path = [values.pop(part[1:-1].removesuffix(":path")) if part.startswith("{") else part for part in parts]
@@ -178,7 +178,7 @@ class RemoteRuns(Runs):
         answer: Replay | DryRun = await send(self._client, Runs.retry, run_id, mode, dry_run=dry_run, **options)
         return answer
 
-    send = operations.keep_local(Runs.send)
+    send = api_operations.keep_local(Runs.send)
 
     async def _send(self, request: EventRequest) -> SentEvent:
         path, body = ("runs", request.run_id, "events", request.name), RawJson(request.payload)
@@ -414,7 +414,7 @@ class Remote:
     async def saga(self, run_id: str, *, tenant: str | None = None) -> Ledger:
         saga = read(Saga, await self._client.request("GET", "runs", run_id, "saga", tenant=tenant))
 
-        async def decide(mode: ReplayMode, actor: operations.Actor, undo: str | None) -> Replay:
+        async def decide(mode: ReplayMode, actor: api_operations.Actor, undo: str | None) -> Replay:
             found = await self.runs.retry(run_id, mode, reason=actor.reason, undo=undo, tenant=tenant)
             assert isinstance(found, Replay)
             return found

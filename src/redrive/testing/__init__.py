@@ -21,9 +21,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from redrive.testing.clock import VirtualClock
     from redrive.testing.crash import CrashPoint, crash_everywhere
     from redrive.testing.injection import Crash, Hang, Http, Ok, faults
+    from redrive.testing.virtual_clock import VirtualClock
     from redrive.testing.virtual_engine import Engine, RunReport, engine
 
 __all__ = [

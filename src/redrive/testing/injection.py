@@ -26,7 +26,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from redrive.app import Redrive
 from redrive.errors import ConfigurationError, RunDetached
-from redrive.testing.clock import VirtualClock
+from redrive.testing.virtual_clock import VirtualClock
 from redrive.worker.attempt import Attempt
 
 

@@ -19,9 +19,9 @@ from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import StoreError
 from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.port import Store, Transaction
-from redrive.testing.clock import VirtualClock
 from redrive.testing.faulty_store import Plan, crash_before, inject_faults
 from redrive.testing.injection import Crash, StepBodies
+from redrive.testing.virtual_clock import VirtualClock
 from redrive.worker.attempt import Attempt
 from redrive.worker.execution import Execution
 from redrive.worker.lease import Lease

@@ -28,10 +28,10 @@ from redrive.store.circuits import CircuitCase, CircuitUpdate
 from redrive.store.filters import OutboxFilter, TaskFilter
 from redrive.store.port import Store
 from redrive.store.result_page import iterate_pages
-from redrive.testing.clock import VirtualClock
 from redrive.testing.faulty_store import Plan, no_faults
 from redrive.testing.injection import registered_name
 from redrive.testing.simulation import Simulation
+from redrive.testing.virtual_clock import VirtualClock
 from redrive.worker.worker import Worker
 
 

@@ -17,8 +17,8 @@ from redrive.store import open_store
 from redrive.store.filters import RunFilter
 from redrive.store.port import Store
 from redrive.store.workers import Catalogue, NewWorker
-from redrive.testing.clock import VirtualClock
 from redrive.testing.faulty_store import Plan, inject_faults, no_faults
+from redrive.testing.virtual_clock import VirtualClock
 
 SECOND = 1_000_000
 WORKFLOW = StartableWorkflow(name="report", version="1", options=RunOptions(), text=RunOptions().to_json())

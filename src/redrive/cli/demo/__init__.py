@@ -1,7 +1,7 @@
 """`redrive demo`: a sample shop with typical failures, and how it recovers.
 
 run       the demo itself: starts runs, keeps a worker process alive, serves the dashboard
-view      a live view of the whole terminal, fed by redrive.cli.dev_feed
+view      a live view of the whole terminal, fed by redrive.cli.run_feed
 shop      the workflows          services    the services they call, which fail
 """
 

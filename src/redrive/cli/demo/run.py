@@ -25,9 +25,9 @@ from redrive.app import Redrive, RunHandle, Workflow
 from redrive.cli.demo import shop
 from redrive.cli.demo.services import CRASH_EXIT_CODE
 from redrive.cli.demo.shop import MARKET, SHOP, app, fulfil, import_catalogue, invoice, make_to_measure, remind, renew
-from redrive.cli.dev_feed import EventFeed
 from redrive.cli.errors import list_path_commands
 from redrive.cli.output import fold_text
+from redrive.cli.run_feed import EventFeed
 from redrive.cli.server import DEFAULT_HOST, DEFAULT_PORT, require_extras
 from redrive.cli.worker_process import run_worker, stop_with_parent
 from redrive.core.states import RunStatus

@@ -11,7 +11,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from redrive.cli.demo.run import WorkerProcess, count_by_status, list_commands
-from redrive.cli.dev_feed import EventFeed
+from redrive.cli.run_feed import EventFeed
 from redrive.core.states import RunStatus
 
 _LEVEL_STYLES = {"good": "green", "waiting": "yellow", "bad": "red"}

@@ -20,7 +20,7 @@ from redrive.cli.output import (
     style_text,
     terminal_width,
 )
-from redrive.cli.runs.render import render_timeline
+from redrive.cli.runs.timeline import render_timeline
 from redrive.core.audit import REPLAY_EVENTS, AuditEvent
 from redrive.core.failure_reason import FIXABLE_BY_EDIT, LetterCode
 from redrive.core.roles import DEFAULT_TENANT

@@ -1,6 +1,6 @@
 """Routes of the HTTP API, one module for each kind of resource.
 
-The desk describes its operations (`desk/operations.py`): method, path, permission. A route that only passes its
+The desk describes its operations (`desk/api_operations.py`): method, path, permission. A route that only passes its
 parameters on is made from that description, and one that does more has a function:
 
     add_operations(routes, lambda context: context.desk.circuits, Circuits.get, Circuits.open)

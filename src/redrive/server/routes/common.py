@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from redrive.core.roles import Permission
 from redrive.core.states import RunStatus
-from redrive.desk.operations import CALLER_PARAMETERS, get_answer_type, get_operation, get_parameters
+from redrive.desk.api_operations import CALLER_PARAMETERS, get_answer_type, get_operation, get_parameters
 from redrive.desk.workflows import KnownWorker, KnownWorkflow, Workflows
 from redrive.errors import ConfigurationError, InputError, NotAllowed
 from redrive.policy import RetryPolicy

@@ -104,7 +104,7 @@ def show(id: str, target: Target, output: Output) -> None:
       redrive runs show 01k9x7
       redrive runs show 01k9x7 --json
     """
-    from redrive.cli.runs.render import render_run
+    from redrive.cli.runs.timeline import render_run
 
     async def load(app: Redrive) -> tuple[Run, tuple[EventRecord, ...]]:
         run = await _load_run(app, id)
@@ -244,7 +244,7 @@ def _open_display(output: Output) -> Iterator[Callable[[Run], None]]:
         yield _make_line_display()
         return
     from redrive.cli.output import make_printable, use_colour
-    from redrive.cli.runs.render import render_run
+    from redrive.cli.runs.timeline import render_run
 
     console = Console(no_color=not use_colour(), highlight=False)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:

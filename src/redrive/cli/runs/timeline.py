@@ -1,4 +1,4 @@
-"""A run as `runs show` and `runs watch` draw it: its facts, and its steps on a timeline."""
+"""The rendering of a run on a terminal, for `runs show` and `runs watch`: its facts, and its steps on a timeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`app.runs` in workflow and step code: an event that the code of a run sends is sent once."""
+"""`app.runs` for the code of the same process: an event that the code of a run sends is sent once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 from redrive.core.states import EntryKind, RunStatus
 from redrive.core.waits import check_event_name
+from redrive.desk.api_operations import UNKNOWN_ACTOR
 from redrive.desk.events import EventRequest
 from redrive.desk.models import SentEvent
-from redrive.desk.operations import UNKNOWN_ACTOR
 from redrive.desk.runs import Runs
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode

@@ -1,4 +1,4 @@
-"""Events of the runs of a store, for `redrive dev` and the demonstration."""
+"""The feed of what happens to the runs of a store, for `redrive dev` and the demonstration."""
 
 from __future__ import annotations
 
