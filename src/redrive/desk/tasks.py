@@ -12,9 +12,9 @@ from redrive.core.questions import Audience, ManualAnswer, QuestionKind, Questio
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission, Role
 from redrive.core.transitions import AuditWrite
+from redrive.desk.api_operations import Actor, operation
 from redrive.desk.decisions import Replayer, ReplayOrder, make_replay_request
 from redrive.desk.models import AuditRecord, Caller, Task
-from redrive.desk.operations import Actor, operation
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.validation import PayloadChecker, is_id, require_long_text, require_text
 from redrive.duration import to_datetime

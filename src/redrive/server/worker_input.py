@@ -129,8 +129,11 @@ def check_start(
         raise NotFound(Reason(ReasonCode.RUN_NOT_FOUND, id=quote(run.parent)))
     if run.owner not in (None, run.parent):
         raise refuse_request("a run may be owned by its parent only")
+    parent = next((view for view in held.values() if view.public_id == run.parent), None)
+    starter = principal.who if parent is None else parent.options.started_by or f"run:{parent.public_id}"
     return replace(
         run,
+        options=replace(options, started_by=starter).to_json() if options.started_by != starter else run.options,
         version=row.version,
         key_maker=None if run.key is None else principal.digest,
         root=None,
