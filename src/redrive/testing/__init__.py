@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "clock": ("VirtualClock",),
+    "virtual_clock": ("VirtualClock",),
     "crash": ("CrashPoint", "crash_everywhere"),
     "virtual_engine": ("Engine", "RunReport", "engine"),
     "injection": ("Crash", "Hang", "Http", "Ok", "faults"),
