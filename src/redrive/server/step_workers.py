@@ -33,7 +33,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 from redrive.remote import step_wire as wire
 from redrive.server.problem_responses import ProblemError
-from redrive.server.remote_input import check_fields, refuse_request
+from redrive.server.worker_input import check_fields, refuse_request
 from redrive.settle.step_tasks import TaskReport, TaskSettler, build_return, read_run_options, read_step_options
 from redrive.store.circuits import PermitRequest
 from redrive.store.encryption.keyring import Unreadable
