@@ -16,7 +16,7 @@ from redrive.cli.target import ChangeResult, Target, change_command, common_opti
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.models import Task
-    from redrive.store.list_query import Page
+    from redrive.store.result_page import Page
 
 _TASK_ARGUMENT = click.argument("id", metavar="TASK")
 _STATES = ("OPEN", "ANSWERED", "EXPIRED", "WITHDRAWN", "CLOSED", "ALL")
