@@ -168,8 +168,8 @@ async def _apply_call(
     carriers: Sequence[SinkLease],
     waiting: set[int],
 ) -> list[TransitionResult]:
-<<<<<<< HEAD
-    rest, starts, sent = rest_json(transitions), starts_json(transitions), apply_rest.message_columns(transitions)
+    rest, starts = encode_rare_writes(transitions), encode_starts(transitions)
+    sent = rare_writes.make_message_columns(transitions)
     is_short = rest is None and starts is None and sent is None
     numbers = _number_runs(transitions) if is_short else range(1, len(transitions) + 1)
     columns = _Columns()
@@ -177,18 +177,6 @@ async def _apply_call(
         columns.add(number, transition)
     values = columns.values()
     if is_short:
-=======
-    columns = _Columns()
-    for number, transition in enumerate(transitions, 1):
-        columns.add(number, transition)
-    values = columns.values(transitions)
-    rest, starts, sent = (
-        encode_rare_writes(transitions),
-        encode_starts(transitions),
-        rare_writes.make_message_columns(transitions),
-    )
-    if rest is None and starts is None and sent is None:
->>>>>>> 11e0aecd (store: rename apply_rest to rare_writes)
         row = await connection.row(SQL["apply"], worker=worker, now=clock.given(), **values)
     else:
         values |= (
@@ -244,12 +232,8 @@ class _Columns:
             self._fences.append(transition.fence)
         for entry in transition.entries:
             self._entries.append((run, entry.index, _entry_row(number, transition.tenant, entry)))
-<<<<<<< HEAD
             self._all_new = self._all_new and entry.new
         if change is not None and transition.reopens is None:  # `rest_json` has the change of a reopened run
-=======
-        if change is not None and transition.reopens is None:  # `encode_rare_writes` has the change of a reopened run
->>>>>>> 11e0aecd (store: rename apply_rest to rare_writes)
             self._changes.append((run, _change_row(number, transition, change)))
             if change.output is not None or change.failure is not None or change.status in FINAL_RUN_STATUSES:
                 self._results.append((number, transition.tenant, escape_nul(change.output), escape_nul(change.failure)))
