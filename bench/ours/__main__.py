@@ -7,6 +7,7 @@ import sys
 
 from bench.ours.backlog import backlog
 from bench.ours.bare import bare
+from bench.ours.bullmq import bullmq
 from bench.ours.circuits import circuits, opening, release
 from bench.ours.dashboard import dashboard, pages
 from bench.ours.engine import engine
@@ -58,6 +59,7 @@ MEASURES = {
     "opening": opening,
     "release": release,
     "batches": batches,
+    "bullmq": bullmq,
     "remote": remote,
     "streams": streams,
     "lists": lists,

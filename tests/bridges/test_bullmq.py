@@ -13,6 +13,7 @@ from producers import VERSIONS, Producer, ProducerError, eventually, producing
 
 from redrive import LetterFilter, Message, Redrive
 from redrive.bridges.bullmq import BullMQ
+from redrive.bridges.bullmq.queues import read_redis_address
 from redrive.core.transitions import AuditWrite
 from redrive.errors import ConfigurationError
 from redrive.store.accounts import TenantRow
@@ -310,3 +311,9 @@ def test_a_wrong_address_is_refused(
     with pytest.raises(ConfigurationError, match=fault) as refused:
         BullMQ()
     assert "secret" not in str(refused.value)
+
+
+def test_the_parts_of_an_address_become_a_url() -> None:
+    parts = {"REDIS_HOST": "queue.internal", "REDIS_PASSWORD": "p@ss/word", "REDIS_DB": "3", "REDIS_TLS": "yes"}
+    assert read_redis_address(None, parts) == "rediss://:p%40ss%2Fword@queue.internal:6379/3"
+    assert read_redis_address(None, {}) == "redis://localhost:6379/0"

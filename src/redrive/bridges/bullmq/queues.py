@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
 import msgspec
 
@@ -33,12 +34,13 @@ RETRY = RetryPolicy(max_retries=-1, base_delay=0.2, factor=2.0, max_delay=60.0)
 """Retries of messages to Redis, which may be away for days."""
 
 _YES, _NO = frozenset({"1", "yes", "true", "on"}), frozenset({"", "0", "no", "false", "off"})
+_CONNECTIONS = 16  # of one queue
 _PAGE = 200  # letters that a resync reads at a time
 _MIRRORED = ["OPEN", "REPLAYING"]
 
 
-def read_redis_address(url: str | None, environment: Mapping[str, str]) -> str | dict[str, Any]:
-    """Return the URL of a Redis, or the arguments of a client. Errors never show them: they may hold a password."""
+def read_redis_address(url: str | None, environment: Mapping[str, str]) -> str:
+    """Return the URL of a Redis. Errors never show it, because it may hold a password."""
     url = url or environment.get("REDIS_URL") or None
     if url is not None:
         if not url.startswith(("redis://", "rediss://", "unix://")):
@@ -53,20 +55,16 @@ def read_redis_address(url: str | None, environment: Mapping[str, str]) -> str |
     tls = environment.get("REDIS_TLS", "").strip().lower()
     if tls not in _YES | _NO:
         raise ConfigurationError(f"REDIS_TLS is {tls!r:.60}: give yes or no")
-    return {
-        "host": environment.get("REDIS_HOST") or "localhost",
-        "port": port,
-        "db": int(database),
-        "username": environment.get("REDIS_USERNAME") or None,
-        "password": environment.get("REDIS_PASSWORD") or None,
-        "ssl": tls in _YES,
-    }
+    host, user, password = (environment.get(f"REDIS_{name}", "") for name in ("HOST", "USERNAME", "PASSWORD"))
+    who = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
+    place = f"[{host}]" if ":" in host else host or "localhost"
+    return f"{'rediss' if tls in _YES else 'redis'}://{who}{place}:{port}/{database}"
 
 
 class QueueAddress(msgspec.Struct, frozen=True, kw_only=True):
     """A queue and the Redis that has it."""
 
-    redis: str | dict[str, Any]
+    redis: str
     prefix: str
     queue: str
     allow_eviction: bool
@@ -78,7 +76,7 @@ class QueueAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     async def connect(self) -> Redis:
         """Return a client of the Redis. Refuse a Redis that may remove jobs when its memory is full."""
-        from redis.asyncio import Redis
+        from redis.asyncio import BlockingConnectionPool, Redis
         from redis.asyncio.retry import Retry
         from redis.backoff import ExponentialBackoff
 
@@ -90,10 +88,9 @@ class QueueAddress(msgspec.Struct, frozen=True, kw_only=True):
             "socket_timeout": 15.0,
             "socket_connect_timeout": 3.0,
         }
-        if isinstance(self.redis, str):
-            client = Redis.from_url(self.redis, **options)
-        else:
-            client = Redis(**self.redis, **options)
+        # More calls at a time wait for a connection. A plain pool would refuse them.
+        pool = BlockingConnectionPool.from_url(self.redis, max_connections=_CONNECTIONS, timeout=None, **options)
+        client = Redis.from_pool(pool)
         try:
             policy = (await client.info("memory")).get("maxmemory_policy", "noeviction")
         except BaseException:
