@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from redrive import NonRetryable, RetryPolicy
+from redrive import NonRetryable, RetryPolicy, TaskFilter
 from redrive.app import RunHandle
 from redrive.cli.demo.run import SCENARIOS
 from redrive.cli.demo.shop import MARKET, PASSWORD, SHOP, app, create_users
@@ -135,7 +135,12 @@ async def populate(url: str) -> dict[str, str]:
         await _until(parked, "SLEEPING")
         while await app.runtime.store.fold(100):
             pass
+        for name in ("asked", "asked_unscripted", "asked_looked"):
+            handles[name] = await SCENARIOS["needs an approval"](name)
+        while len((await app.tasks.list(TaskFilter(status="OPEN"))).items) < 3:  # noqa: ASYNC110 - a real worker
+            await asyncio.sleep(0.1)
         named = {name: handle.id for name, handle in handles.items()}
+        named |= {f"task_{name}": f"tk-{named[name]}-0" for name in ("asked", "asked_unscripted", "asked_looked")}
         named["cause"] = (await app.dlq.get(handles["transfer-0"].id)).fingerprint
         return named | {"parked": parked.id, "set": many.id, "slow_set": slowly.id, "paused_set": paused.id}
 

@@ -24,6 +24,8 @@ PLACES = [
     "/app/runs?tenant=*",
     "/app/runs/{stuck}",
     "/app/runs/{down}/again",
+    "/app/tasks",
+    "/app/tasks/{task_asked_looked}",
     "/app/circuits",
     "/app/circuits/one?key=standing-payments",
     "/app/policies",

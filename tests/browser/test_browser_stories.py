@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from browser_kit import ACCOUNTANT, OWNER, PATIENCE, PHONE, Looking, complaints, overflow
 from browser_shop import ATTEMPTS, FIXED, LETTERS, LONG_NAME, ON_CALL
 from playwright.sync_api import Page, expect
@@ -309,6 +310,25 @@ def test_the_on_call_engineer_finishes_a_stopped_rollback(looking: Looking) -> N
     expect(page.get_by_text("2 of 2 rolled back")).to_be_visible()
     page.goto("/app/audit?event=saga.")
     expect(page.get_by_text("paid back in cash")).to_be_visible()
+
+
+@pytest.mark.parametrize("scripted", [True, False])
+def test_a_task_is_answered_on_a_phone_with_and_without_javascript(looking: Looking, scripted: bool) -> None:
+    page = looking.stranger(phone=True, is_mobile=True, java_script_enabled=scripted)
+    sign_in(page, OWNER)
+    task = looking.shop.ids["task_asked" if scripted else "task_asked_unscripted"]
+    page.goto("/app/tasks")
+    assert overflow(page) == 0
+    page.locator(f"a[href*='{task}']").tap()
+    expect(page.locator("#shown").get_by_text("customer")).to_be_visible()
+    assert overflow(page) == 0
+    page.get_by_label("Note").fill("a regular customer")
+    page.get_by_role("button", name="in part").tap()
+    expect(page.locator("#answer").get_by_text("a regular customer")).to_be_visible()
+    expect(page.locator("#answer").get_by_text(OWNER)).to_be_visible()
+    assert overflow(page) == 0
+    page.goto("/app/tasks?view=history")
+    expect(page.locator(f"a[href*='{task}']")).to_be_visible()
 
 
 def test_pages_and_single_actions_work_without_javascript(looking: Looking) -> None:

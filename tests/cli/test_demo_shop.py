@@ -97,7 +97,8 @@ async def test_a_refund_waits_for_its_approval() -> None:
     async with engine(app) as e:
         approved, forgotten = [await SCENARIOS["needs an approval"](f"order-{number}") for number in (1, 2)]
         await e.settle()
-        await e.send(approved, "approved", {"by": "ann", "full": False})
+        (task,) = await e.tasks(approved)
+        await e.answer("in part", task=task, by="ann")
         ends = [(await e.finish(handle)).result for handle in (approved, forgotten)]
     assert ends == ["refunded in part", "no refund: it was not approved within 10 minutes"]
 
@@ -207,7 +208,9 @@ async def told() -> EventFeed:
         handles = [await SCENARIOS[name](f"order-{number}") for number, name in enumerate(ENDINGS, 1001)]
         news = EventFeed(app)
         await news.refresh()
-        await e.send(handles[-1], "approved", {"by": "ann"})  # or it would wait while the schedule starts runs
+        await e.answer(
+            "in full", task=(await e.tasks(handles[-1]))[0]
+        )  # or it would wait while the schedule starts runs
         for handle in handles:
             await e.finish(handle)
         await news.refresh()

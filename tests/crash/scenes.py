@@ -155,6 +155,7 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
         found = [await redrive.wait_for("first")]
         await tell(number, "buyer")
         found.append(await redrive.wait_for("second"))
+        found.append((await redrive.ask("Go on?", options=["yes"])).by)
         return found
 
     @app.workflow(retry=SOON)

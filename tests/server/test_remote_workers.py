@@ -223,6 +223,38 @@ async def test_remote_runs_wait_for_their_children(remote: Remote) -> None:
             assert stay.status == "COMPENSATED"
 
 
+async def test_remote_runs_ask_people(remote: Remote) -> None:
+    """A question waits in memory and in the store; the answers come through the server. The starter is the token."""
+    app = remote.app(hold="100ms")
+
+    @app.workflow
+    async def remote_asks() -> list[Any]:
+        first = await redrive.ask("First?", options=["yes", "no"], show={"n": 1}, to=["ADMIN"], timeout="1h")
+        second = await redrive.ask("Second?", form=int, apart_from=first.by, escalate={"1d": "OWNER"})
+        return [first.value, first.note, second.value, redrive.run_info().started_by]
+
+    async def open_task(question: str) -> str:
+        while True:
+            found = await asyncio.to_thread(admin.get, "/tasks", params={"status": "OPEN", "run_id": handle.id})
+            for task in found.json()["items"]:
+                if task["question"] == question:
+                    return str(task["id"])
+            await asyncio.sleep(0.05)
+
+    async with app:
+        handle = await remote_asks.start(tenant="acme")
+        admin, owner = remote.world.client("acme", "ADMIN"), remote.world.client("acme", "OWNER")
+        path = f"/tasks/{await open_task('First?')}/answer"
+        assert (await asyncio.to_thread(admin.post, path, json={"value": "yes", "note": "fine"})).status_code == 200
+        path = f"/tasks/{await open_task('Second?')}/answer"
+        assert (await asyncio.to_thread(admin.post, path, json={"value": 7})).status_code == 403
+        assert (await asyncio.to_thread(owner.post, path, json={"value": "x"})).status_code == 422
+        assert (await asyncio.to_thread(owner.post, path, json={"value": 7})).status_code == 200
+        found = await handle.result("30s")
+        assert found[:3] == ["yes", "fine", 7]
+        assert str(found[3]).startswith("token:fleet")
+
+
 async def test_remote_runs_wait_for_events(remote: Remote) -> None:
     """A run waits on a remote worker, in its memory and in the store; events come through the server."""
     app = remote.app(hold="100ms")

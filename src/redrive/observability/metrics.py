@@ -64,6 +64,8 @@ METRICS = {
     "workflow_runs_parked": "Runs that wait for a circuit",
     "workflow_event_waits": "Waits of runs for events",
     "workflow_unread_events": "Events that were sent to runs and not taken yet",
+    "workflow_open_tasks": "Tasks that wait for the answer of a person",
+    "workflow_tasks_oldest_age_seconds": "Age of the oldest open task",
     "workflow_circuits": "Circuits that are not closed",
     "workflow_outbox_pending": "Deliveries that are not finished",
     "workflow_outbox_dead": "Deliveries that failed for good and need a decision",
@@ -186,6 +188,8 @@ def _store_metrics(found: StoreStats, labels: Counters) -> Iterator[Metric]:
     yield _gauge("workflow_runs_parked", (), [((), found.parked)])
     yield _gauge("workflow_event_waits", (), [((), found.waiting)])
     yield _gauge("workflow_unread_events", (), [((), found.unread_events)])
+    yield _gauge("workflow_open_tasks", (), [((), found.open_tasks)])
+    yield _gauge("workflow_tasks_oldest_age_seconds", (), [((), _seconds_since(found.now, found.oldest_task))])
     replays: Counter[tuple[str, ...]] = Counter()
     for counted in found.replays:
         replays[workflows.find(counted.workflow), counted.mode] += counted.total

@@ -24,6 +24,7 @@ SQL = Statements("stats.sql")
 RUNS = Statements("runs.sql")
 LANES = Statements("claims.sql")["lanes"]
 PAUSED = Statements("settings.sql")["paused"]
+TASKS = Statements("questions.sql")["open_questions"]
 
 OVERDUE_AFTER = 60 * MICROS
 """Microseconds after which an unclaimed due run is overdue."""
@@ -100,6 +101,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     `due`: claimable runs by workflow. `overdue`: those that have waited for more than a minute. `due_since`: when
     the first became due. The last two leave out paused workflows. `suspects`: runs whose worker died.
     `parked`: runs that wait for a circuit. `waiting`: waits for events. `unread_events`: events that no wait took.
+    `open_tasks`, `oldest_task`: questions to people, and since when the first is open.
     """
 
     now: int
@@ -112,6 +114,8 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     parked: int = 0
     waiting: int = 0
     unread_events: int = 0
+    open_tasks: int = 0
+    oldest_task: int | None = None
     circuits: tuple[CircuitCount, ...] = ()
     sinks: tuple[SinkLag, ...] = ()
     replays: tuple[ReplayCount, ...] = ()
@@ -171,6 +175,7 @@ class StatsCalls:
         limits = {**COUNT_LIMITS, "now": now}
         letters = await session.rows(SQL["open_letters"], **limits)
         circuits = await session.rows(SQL["circuits_by_status"], **limits)
+        tasks = await session.row(TASKS, tenant=None, workflows=[], some=False, most=limits["counted"])
         return StoreStats(
             now=now,
             letters={workflow: count for workflow, count in letters if count > 0},
@@ -182,6 +187,8 @@ class StatsCalls:
             parked=await session.value(SQL["parked"], **limits),
             waiting=await session.value(SQL["waiting"], **limits),
             unread_events=await session.value(SQL["unread_events"], **limits),
+            open_tasks=tasks[0],
+            oldest_task=tasks[1],
             circuits=tuple(CircuitCount(key, CircuitStatus(status), count) for key, status, count in circuits),
             sinks=tuple(SinkLag(*row) for row in await session.rows(SQL["sink_lags"], **limits)),
             replays=tuple(ReplayCount(*row) for row in await session.rows(SQL["replay_counts"], **limits)),

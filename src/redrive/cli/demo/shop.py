@@ -216,20 +216,18 @@ async def gift(order: Order) -> str:
     return parcel
 
 
-@dataclass(frozen=True)
-class Approval:
-    by: str
-    full: bool = True
-
-
-@app.workflow(events={"approved": Approval})
+@app.workflow
 async def refund(order: Order) -> str:
-    redrive.set_status("needs an approval: open the run and send the event", progress=0.5)
-    approval = await redrive.wait_for("approved", timeout="10m", default=None)
-    if approval is None:
+    redrive.set_status("waits for an answer: open its task", progress=0.5)
+    question, shown = f"Refund {order.price} for {order.product}?", {"order": order.id, "customer": order.address}
+    try:
+        answer = await redrive.ask(question, options=["in full", "in part", "reject"], show=shown, timeout="10m")
+    except TimeoutError:
         return "no refund: it was not approved within 10 minutes"
-    await mail(order.address, f"your money is on its way, approved by {approval.by}")
-    return "refunded in full" if approval.full else "refunded in part"
+    if answer.value == "reject":
+        return f"no refund: rejected by {answer.by}"
+    await mail(order.address, f"your money is on its way, approved by {answer.by}")
+    return f"refunded {answer.value}"
 
 
 @app.workflow(timeout="6s")
