@@ -9,11 +9,14 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import httpx2
 import pytest
 from server_kit import access_of, opened
 from test_remote_workers import Remote, remote
 
 from redrive import Redrive, RetryPolicy, RunFailed
+from redrive.cli.doctor_checks import _check_workers
+from redrive.cli.runs.explain import explain_run
 from redrive.core.roles import Role
 from redrive.store.accounts import NewToken
 
@@ -130,6 +133,42 @@ async def shop(remote: Remote, queue: str, **options: Any) -> AsyncIterator[tupl
 
     async with app:
         yield app, flow
+
+
+async def test_a_queue_without_workers_is_reported(remote: Remote) -> None:
+    """`runs why`, the queues, doctor, the pages in both languages."""
+    async with shop(remote, "unserved") as (app, flow):
+        handle = await flow.start(1, tenant="acme")
+        while not (await app.runs.context(handle.id)).remote:  # noqa: ASYNC110 - a real worker
+            await asyncio.sleep(0.02)
+        (step,) = (await app.runs.context(handle.id)).remote
+        assert (step.step, step.queue, step.attempt, step.taken, step.workers) == (
+            "unserved-step", "unserved", 1, False, 0,
+        )  # fmt: skip
+        sentences = explain_run(await app.runs.get(handle.id), await app.runs.context(handle.id))
+        assert "No live worker takes steps of this queue" in sentences[0]
+        (depth,) = [each for each in await app.runs.queues() if each.queue == "unserved"]
+        assert (depth.tenant, depth.workflow, depth.due, depth.workers) == ("acme", "", 1, 0)
+        found = [each async for each in _check_workers(app.runtime.store, [])]
+        assert any("in queue 'unserved'" in each.text for each in found)
+        words = (("en", "No active worker takes steps", "Remote steps"), ("pl", "Żaden aktywny proces", "Kroki zdalne"))
+        token, address = remote.world.tokens["acme", "VIEWER"], f"{remote.world.address}/app"
+        for language, run_says, queues_say in words:
+            headers = {"Authorization": f"Bearer {token}", "Accept-Language": language}
+            with httpx2.Client(base_url=address, headers=headers, timeout=30) as pages:
+                assert run_says in (await asyncio.to_thread(pages.get, f"/runs/{handle.id}")).text
+                assert queues_say in (await asyncio.to_thread(pages.get, "/queues")).text
+
+        def work() -> None:
+            with step_worker(remote, "unserved") as worker:
+                task = worker.one("unserved-step")
+                context = asyncio.run_coroutine_threadsafe(app.runs.context(handle.id), loop).result()
+                assert [(each.taken, each.workers) for each in context.remote] == [(True, 1)]
+                worker.complete(task, {"number": 1})
+
+        loop = asyncio.get_running_loop()
+        await asyncio.to_thread(work)
+        await handle.result("30s")
 
 
 async def test_retries_of_a_remote_step_resume_the_workflow_once(remote: Remote) -> None:

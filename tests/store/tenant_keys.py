@@ -23,6 +23,7 @@ APART: dict[tuple[str, tuple[str, ...]], str] = {
     ("run_events", ("run", "seq")): OF_RUN,
     ("run_events", ("run", "key")): OF_RUN,
     ("waits", ("run", "idx", "subject")): OF_RUN,
+    ("step_tasks", ("run", "idx")): OF_RUN,
     ("run_notes", ("run",)): OF_RUN,
     ("letter_texts", ("letter",)): OF_ROW,
     ("entries", ("run", "idx")): OF_RUN,

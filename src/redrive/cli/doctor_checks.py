@@ -158,6 +158,9 @@ async def _check_workers(store: Store, live: list[WorkerRow]) -> AsyncIterator[F
             yield note("workers", "none is alive; no run waits for one", worker_hint())
     for each in await store.unclaimable(()):
         yield _unclaimable(each.workflow, each.runs, each.queue if each.registered else None)
+    for queue in await store.task_queues():
+        if queue.due and not any(row.takes_steps(queue.queue) for row in live):
+            yield _unserved(queue.queue, queue.due)
     for workflow, by in (await store.paused()).items():
         yield _paused(workflow, by)
 
@@ -177,6 +180,11 @@ def _unclaimable(workflow: str, count: int, queue: str | None) -> Finding:
         return wrong("queues", text, f"start a worker for it: {worker_hint('--queue', queue)}")
     text += ": no live worker has it registered"
     return wrong("claims", text, f"start a worker whose app has this workflow: {worker_hint()}")
+
+
+def _unserved(queue: str, count: int) -> Finding:
+    text = f"{count} remote step{'s' * (count != 1)} in queue {queue!r}: no live worker takes steps of this queue"
+    return wrong("steps", text, "start a worker that polls this queue")
 
 
 def _paused(workflow: str, by: str) -> Finding:
@@ -304,6 +312,9 @@ async def _check_reachable_server(server: Remote) -> AsyncIterator[Finding]:
         yield note("workers", "none is alive", f"start one: {worker_hint()}")
     for finding in _check_crashes([each.name for each in await server.workflows.workers() if each.recent]):
         yield finding
+    for depth in await server.runs.queues():
+        if not depth.workflow and not depth.workers:
+            yield _unserved(depth.queue, depth.due)
     for one in workflows:
         if one.unclaimable:
             yield _unclaimable(one.name, one.unclaimable, ", ".join(one.idle_queues) or None)

@@ -44,15 +44,31 @@ from redrive.store.port import DeskStore
 from redrive.store.result_page import Page
 from redrive.store.runs import RunRow, StartResult
 from redrive.store.stats import LaneCount
+from redrive.store.step_tasks import TaskStatus
 from redrive.store.workers import CatalogueRow, WorkerRow, live_workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteStep:
+    """A step that workers of a queue execute. `taken`: one of them has begun. `workers`: the live ones of the queue.
+
+    `since` is when it began, or when it was or will be due.
+    """
+
+    step: str
+    queue: str
+    attempt: int
+    taken: bool
+    since: datetime
+    workers: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
     """Facts beside a run that decide how it continues. Of `workers` that are alive, `able` have its workflow.
 
-    Of those, `serving` take runs of its queue. `diverged`: its journal does not fit the code of the workers that tried
-    it.
+    Of those, `serving` take runs of its queue. `remote`: its steps that workers of a queue execute. `diverged`: its
+    journal does not fit the code of the workers that tried it.
     """
 
     now: datetime
@@ -62,6 +78,7 @@ class RunContext:
     diverged: bool
     circuit: CircuitRecord | None
     serving: int = 0
+    remote: tuple[RemoteStep, ...] = ()
 
 
 async def find_failure_handler_runs(store: DeskStore, *run_ids: str) -> list[str]:
@@ -96,6 +113,8 @@ _MODE_ALIASES = {"skip_failed": ReplayMode.SKIP}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDepth:
     """Due runs of one workflow in one queue. `due` is counted up to 1,000 for each priority.
+
+    Without a `workflow` it counts remote steps, which workers of the queue execute.
 
     `since` is when the first became due; `late` counts those that have waited for more than a minute. `workers`
     are the live workers that take them.
@@ -175,6 +194,19 @@ class Runs:
             diverged=row.diverged_at is not None,
             circuit=present_circuit(circuit) if circuit is not None and circuit.version else None,
             serving=sum(worker.takes(row.workflow, row.queue) for worker in alive),
+            remote=tuple(
+                [
+                    RemoteStep(
+                        step=task.name,
+                        queue=task.queue,
+                        attempt=task.attempt,
+                        taken=task.status is TaskStatus.TAKEN,
+                        since=to_datetime(task.began_at if task.status is TaskStatus.TAKEN else task.due_at),
+                        workers=sum(worker.takes_steps(task.queue) for worker in alive),
+                    )
+                    for task in await self._store.open_tasks(row.id)
+                ]
+            ),
         )
 
     @operation("GET /runs", Permission.LOOK, id="list_runs")
@@ -229,6 +261,20 @@ class Runs:
                 paused_by=paused.get(lane[2]),
             )
             for lane, same in lanes.items()
+        ]
+        found += [
+            QueueDepth(
+                tenant=each.tenant,
+                queue=each.queue,
+                workflow="",
+                due=each.due,
+                late=each.late,
+                since=to_datetime(each.since or self._store.now()),
+                workers=sum(worker.takes_steps(each.queue) for worker in alive),
+                paused_by=None,
+            )
+            for each in await self._store.task_queues(tenant=tenant)
+            if each.due
         ]
         return tuple(sorted(found, key=lambda each: each.since))
 

@@ -150,6 +150,10 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Return True if it claims runs of this workflow and queue."""
         return workflow in self.workflows and (self.queues is None or queue in self.queues)
 
+    def takes_steps(self, queue: str) -> bool:
+        """Return True if it executes single steps of this queue: a worker without workflows does."""
+        return not self.workflows and (self.queues is None or queue in self.queues)
+
     def is_alive_at(self, now: int) -> bool:
         """Return True while its lease runs. Without a lease it counts as dead, even if not declared dead yet."""
         return self.state == "LIVE" and self.lease_until > now

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from redrive.testing.crash import CrashPoint, crash_everywhere
-    from redrive.testing.injection import Crash, Hang, Http, Ok, faults
+    from redrive.testing.injection import Crash, Hang, Http, Ok, faults, stand_in
     from redrive.testing.virtual_clock import VirtualClock
     from redrive.testing.virtual_engine import Engine, RunReport, engine
 
@@ -38,13 +38,14 @@ __all__ = [
     "crash_everywhere",
     "engine",
     "faults",
+    "stand_in",
 ]
 
 _MODULES = {
     "virtual_clock": ("VirtualClock",),
     "crash": ("CrashPoint", "crash_everywhere"),
     "virtual_engine": ("Engine", "RunReport", "engine"),
-    "injection": ("Crash", "Hang", "Http", "Ok", "faults"),
+    "injection": ("Crash", "Hang", "Http", "Ok", "faults", "stand_in"),
 }
 
 

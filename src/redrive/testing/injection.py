@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal, TypeAlias
@@ -28,6 +30,25 @@ from redrive.app import Redrive
 from redrive.errors import ConfigurationError, RunDetached
 from redrive.testing.virtual_clock import VirtualClock
 from redrive.worker.attempt import Attempt
+from redrive.worker.definitions import Step
+
+
+@contextmanager
+def stand_in(step: Step[Any, Any], fake: Callable[..., Any]) -> Iterator[None]:
+    """Let this function execute a remote step, in the process of the test and in virtual time.
+
+    It gets the arguments of the step, and may be `async def`. Timeouts, retries and circuits work as for other steps.
+    """
+    if not isinstance(step, Step) or step.options.remote is None:
+        raise ConfigurationError(f"stand_in takes a step with remote=, not {step!r}: use faults for other steps")
+    before = step.fn, step.is_async, step.options.remote
+    step.fn, step.is_async = fake, inspect.iscoroutinefunction(fake)
+    step.set_options(remote=None)
+    try:
+        yield
+    finally:
+        step.fn, step.is_async, remote = before
+        step.set_options(remote=remote)
 
 
 class Crash(BaseException):

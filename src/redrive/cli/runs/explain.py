@@ -14,7 +14,7 @@ from redrive.core.questions import task_id
 from redrive.core.saga import CHILD_UNDO, undone_step_name
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.desk.models import EventRecord, Run, StepRecord
-from redrive.desk.runs import RunContext
+from redrive.desk.runs import RemoteStep, RunContext
 from redrive.duration import format_duration
 
 _UNFINISHED_STATUSES = frozenset({StepStatus.PENDING, StepStatus.RUNNING, StepStatus.RETRYING})
@@ -60,6 +60,8 @@ def _list_open_waits(run: Run) -> list[StepRecord]:
 def _explain_waiting(run: Run, around: RunContext) -> list[str]:
     if run.parked_on:
         return _explain_parked(run.parked_on, around)
+    if around.remote:
+        return [_explain_remote(step, around) for step in around.remote]
     waits = _list_open_waits(run)
     if waits and (run.next_at is None or run.next_at > around.now):
         return [explain_wait(run, step, around.now) for step in waits]
@@ -76,6 +78,16 @@ def _explain_waiting(run: Run, around: RunContext) -> list[str]:
     if step.attempts:
         return [f"The run retries step {step.name!r} at {when}. {_describe_last_attempt(step)}"]
     return [f"The run continues at {when}."]
+
+
+def _explain_remote(step: RemoteStep, around: RunContext) -> str:
+    what = f"step {step.step!r}, attempt {step.attempt}"
+    age = format_duration(abs((around.now - step.since).total_seconds()))
+    if step.taken:
+        return f"A worker of queue {step.queue!r} executes {what}, started {age} ago."
+    when = f"due in {age}" if step.since > around.now else f"for {age}"
+    text = f"The run waits for a worker of queue {step.queue!r} to execute {what}, {when}."
+    return text if step.workers else f"{text} No live worker takes steps of this queue: start one that polls it."
 
 
 def _explain_parked(key: str, around: RunContext) -> list[str]:
@@ -130,10 +142,11 @@ def _explain_running(run: Run, around: RunContext) -> list[str]:
     for step in run.steps:
         if step.kind is EntryKind.WAIT and step.status is StepStatus.RUNNING:
             sentences.append(explain_wait(run, step, around.now))
-        elif step.status is StepStatus.RUNNING:
+        elif step.status is StepStatus.RUNNING and step.name not in {each.step for each in around.remote}:
             age = format_duration(max(0.0, (around.now - step.began_at).total_seconds()))
             text = f"A worker executes step {step.name!r}, attempt {step.attempt}, started {age} ago."
             sentences.append(f"{text} {_describe_last_attempt(step)}".rstrip())
+    sentences += [_explain_remote(step, around) for step in around.remote]
     retrying = [step for step in run.steps if step.status is StepStatus.RETRYING]
     sentences += [_describe_retry(f"Step {step.name!r}", step) for step in retrying]
     if not sentences:

@@ -159,6 +159,7 @@ async def show_run(request: Request, context: Context, id: Id) -> Response:
         run=run,
         waits=open_waits,
         task_id=task_id,
+        remote=() if over else (await context.desk.runs.context(run.id)).remote,
         family=family,
         max_tree=_MAX_TREE,
         tree=await load_family(context.desk.runs, first, _MAX_TREE) if "tree" in request.query_params else None,

@@ -14,7 +14,8 @@ SELECT :now AS now,
         WHERE p.tenant = w.tenant AND p.key = w.key AND p.generation = c.generation
           AND (r.fence = p.fence AND r.worker IS NOT NULL OR EXISTS (
               SELECT 1 FROM redrive.step_tasks AS t
-              WHERE t.run = p.run AND t.idx = p.idx AND t.fence = p.fence AND t.status = 'TAKEN'))) AS probing,
+              WHERE t.run = p.run AND t.idx = p.idx AND t.fence = p.fence
+                AND t.status NOT IN ('READY', 'ANSWERED', 'PARKED', 'CLOSED') LIMIT 1 OFFSET 0))) AS probing,
        (SELECT CAST(json_agg(newest.at) AS text) FROM (
             SELECT m.at FROM redrive.circuit_samples AS m
             WHERE m.tenant = w.tenant AND m.key = w.key AND m.generation = c.generation AND m.good = 0
@@ -102,7 +103,7 @@ SELECT EXISTS (SELECT 1 FROM redrive.probes AS p
                WHERE r.id = CAST(:run AS bigint) AND r.fence = CAST(:fence AS bigint) AND r.worker IS NOT NULL)
        OR EXISTS (SELECT 1 FROM redrive.step_tasks AS t
                   WHERE t.run = CAST(:run AS bigint) AND t.idx = CAST(:index AS integer) AND t.fence = CAST(:fence AS bigint)
-                    AND t.status = 'TAKEN') AS held;
+                    AND t.status NOT IN ('READY', 'ANSWERED', 'PARKED', 'CLOSED') LIMIT 1 OFFSET 0) AS held;
 
 -- name: put_permit
 -- Insert a permit, unless the run has it already.
