@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from redrive.errors import NotFound
 from redrive.server.body import JsonLimits, find_json_excess, parse_form
-from redrive.server.limits import Limits, LoginLimiter, RateLimiter, RequestGuard, Sender
+from redrive.server.limits import Limits, LoginLimiter, RateLimiter
 from redrive.server.live_updates import StreamHub
 from redrive.server.problem_responses import ProblemError
+from redrive.server.request_guard import RequestGuard, Sender
 from redrive.testing import VirtualClock
 
 SMALL = Limits(body=100, depth=4, seconds=0.05)

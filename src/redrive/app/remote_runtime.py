@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redrive.app.results import RunResult
-from redrive.app.runs import send_once
 from redrive.app.runtime import RuntimeBase
+from redrive.app.send_once import send_once
 from redrive.clock import MICROS, Clock
 from redrive.core.idempotency import decode_key
 from redrive.core.states import RunStatus

@@ -134,7 +134,7 @@ def run_rollback_decision(
 async def _decide_rollback(
     app: Redrive, mode: str, *, id: str, reason: str | None, change: ChangeOptions, step: str | None = None
 ) -> ChangeResult:
-    from redrive.cli.dlq.decision import render_plan
+    from redrive.cli.replay_decision import render_plan
     from redrive.desk.preview import DryRun
 
     question, done = _DECISION_TEXTS[mode]

@@ -58,7 +58,7 @@ def decide(
         case outcomes.EventsRefused():
             return decide_wait.set_events_aside(outcome)
         case outcomes.StatusNoted():
-            return decide_wait.note_status(outcome)
+            return decide_run.note_status(outcome)
         case outcomes.StepParked():
             return decide_step.park_step(outcome)
         case outcomes.EntryCancelled():

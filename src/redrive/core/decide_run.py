@@ -411,3 +411,8 @@ def replace_refused(outcome: outcomes.Outcome, refusal: str) -> outcomes.Outcome
             return outcomes.WorkflowFailed(run=outcome.run, ending=ending, rolls_back=rolls_back)
         case _:
             return outcome
+
+
+def note_status(outcome: outcomes.StatusNoted) -> Transition:
+    """Record the status that the code of the run set."""
+    return replace(build_transition(outcome.run), note=outcome.note)

@@ -1,4 +1,7 @@
-"""Decisions about waits for events, runs and people, and about the status that the code of a run sets."""
+"""Decisions about waits for events, runs and people, in workflow code and in a rollback.
+
+`decide_step` has sleeps and time limits, which are entries like steps.
+"""
 
 from __future__ import annotations
 
@@ -137,8 +140,3 @@ def build_wait_failure(place: outcomes.EntryRef, limit: int) -> FailureReason:
 def set_events_aside(outcome: outcomes.EventsRefused) -> Transition:
     """Record that events do not fit the wait that found them."""
     return replace(build_transition(outcome.run), uses=outcome.uses)
-
-
-def note_status(outcome: outcomes.StatusNoted) -> Transition:
-    """Record the status that the code of the run set."""
-    return replace(build_transition(outcome.run), note=outcome.note)

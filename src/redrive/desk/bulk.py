@@ -13,6 +13,7 @@ import msgspec
 from redrive.clock import Clock
 from redrive.core.audit import ENGINE_ACTOR, AuditEvent
 from redrive.core.idempotency import letter_id
+from redrive.core.rate import parse_rate
 from redrive.core.replay import ReplayRequest
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, LetterStatus
@@ -27,16 +28,7 @@ from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import as_dict, replace
-from redrive.store.bulk import (
-    BulkChange,
-    BulkItemRow,
-    BulkItemStatus,
-    BulkRow,
-    BulkStatus,
-    BulkVerb,
-    NewBulk,
-    parse_rate,
-)
+from redrive.store.bulk import BulkChange, BulkItemRow, BulkItemStatus, BulkRow, BulkStatus, BulkVerb, NewBulk
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.store.index_scan import parse_states

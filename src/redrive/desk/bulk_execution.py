@@ -16,6 +16,7 @@ from redrive.clock import MICROS, Clock
 from redrive.core.audit import audit_bulk_refused
 from redrive.core.idempotency import letter_id
 from redrive.core.outcomes import LetterClosed
+from redrive.core.rate import Rate
 from redrive.core.replay import ReplayMode, ReplayRequest
 from redrive.core.states import LetterStatus
 from redrive.desk.api_operations import Actor
@@ -23,16 +24,7 @@ from redrive.desk.decisions import PreparedReplay, Replayer, ReplayOrder, close_
 from redrive.errors import ConfigurationError, Conflict, DataRefused, InputError, RedriveError, StoreError
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler
-from redrive.store.bulk import (
-    BulkChange,
-    BulkItemResult,
-    BulkItemRow,
-    BulkItemStatus,
-    BulkRow,
-    BulkStatus,
-    BulkVerb,
-    Rate,
-)
+from redrive.store.bulk import BulkChange, BulkItemResult, BulkItemRow, BulkItemStatus, BulkRow, BulkStatus, BulkVerb
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.letters import DecisionCase
 from redrive.store.port import Store

@@ -17,7 +17,7 @@ from redrive.core.roles import Permission
 from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.server import problem_responses
-from redrive.server.limits import Limits, RequestGuard
+from redrive.server.limits import Limits
 from redrive.server.pages.accounts import members_routes, session_routes
 from redrive.server.pages.activity import activity_routes
 from redrive.server.pages.bulk import bulk_routes as bulk_pages
@@ -38,6 +38,7 @@ from redrive.server.pages.tasks import task_pages
 from redrive.server.pages.workflows import workflow_routes
 from redrive.server.problem_responses import PROBLEM_MEDIA_TYPE, Problem
 from redrive.server.request_context import Service, check_permissions, get_context, get_service, identify_sender
+from redrive.server.request_guard import RequestGuard
 from redrive.server.routes.accounts import account_routes
 from redrive.server.routes.desk import (
     circuit_routes,

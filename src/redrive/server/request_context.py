@@ -29,19 +29,11 @@ from redrive.record_fields import replace
 from redrive.server.auth.admin import AccountAdmin
 from redrive.server.auth.secrets import is_hashing_busy
 from redrive.server.auth.sessions import SESSION_LIFETIME, Credentials, Login, Sessions, WorkerCredentials
-from redrive.server.limits import (
-    BODY_METHODS,
-    AnswerQuota,
-    Limits,
-    LoginLimiter,
-    RateLimiter,
-    Sender,
-    is_open_path,
-    is_worker_path,
-)
+from redrive.server.limits import AnswerQuota, Limits, LoginLimiter, RateLimiter
 from redrive.server.live_updates import StreamHub
 from redrive.server.problem_responses import ProblemError
 from redrive.server.remote_workers import RemoteWorkers
+from redrive.server.request_guard import BODY_METHODS, Sender, is_open_path, is_worker_path
 from redrive.server.step_workers import StepWorkers
 from redrive.settings import caller_network, find_client_address, is_forwarded_https, parse_trusted_proxies
 from redrive.store.accounts import AccountStore

@@ -12,11 +12,12 @@ from store_kit import DAY, Kit, becomes, entry, failed_try, letter, noted, write
 
 from redrive.core.circuit import CircuitState, CircuitStatus
 from redrive.core.outbox import SinkLease
+from redrive.core.rate import Rate
 from redrive.core.states import RunStatus
 from redrive.core.transitions import Transition
 from redrive.errors import InputError, NotAllowed
 from redrive.record_fields import replace
-from redrive.store.bulk import BulkChange, BulkVerb, NewBulk, Rate
+from redrive.store.bulk import BulkChange, BulkVerb, NewBulk
 from redrive.store.circuits import CircuitUpdate
 from redrive.store.filters import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.letters import Triage

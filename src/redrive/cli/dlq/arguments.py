@@ -77,8 +77,8 @@ def parse_retry_policy(fields: Sequence[str]) -> RetryPolicy | None:
 
 def parse_rate_option(text: str) -> str:
     """Parse the number of letters per second, minute or hour."""
+    from redrive.core.rate import parse_rate
     from redrive.errors import InputError
-    from redrive.store.bulk import parse_rate
 
     try:
         return str(parse_rate(text))

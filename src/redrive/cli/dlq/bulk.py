@@ -253,7 +253,7 @@ async def _load_bulk(app: Redrive, id: str) -> BulkAction:
 
 
 def _show_bulk(bulk: BulkAction, failures: list[BulkItem], output: Output) -> None:
-    from redrive.cli.dlq.decision import describe_mode
+    from redrive.cli.replay_decision import describe_mode
     from redrive.duration import format_duration
 
     at_least = f", at least {format_duration(bulk.seconds_left)}" if bulk.seconds_left else ""
@@ -335,7 +335,7 @@ async def _start_bulk(
 
 
 def _render_bulk_plan(plan: DryRunOfMany, verb: str) -> list[str]:
-    from redrive.cli.dlq.decision import render_plan
+    from redrive.cli.replay_decision import render_plan
 
     letters = _format_letter_count(plan.total)
     accepted = f"{plan.checked - len(plan.refused):,} of"

@@ -66,7 +66,7 @@ def edit(
       redrive dlq edit dl-01k9x7
       EDITOR=nano redrive dlq edit dl-01k9x7 --mode full
     """
-    from redrive.cli.dlq.decision import run_decision
+    from redrive.cli.replay_decision import run_decision
 
     if not (change.yes or change.dry_run or change.is_interactive):
         raise UsageError(

@@ -26,7 +26,7 @@ from redrive.cli.target import Target, decision_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.cli.dlq.decision import DecisionSubject, ReplayDecision
+    from redrive.cli.replay_decision import DecisionSubject, ReplayDecision
     from redrive.desk.bulk import DryRunOfMany
     from redrive.desk.decisions import Replay
     from redrive.desk.models import DeadLetter
@@ -137,7 +137,7 @@ def replay(
       redrive dlq replay --all --fingerprint daf56cff46003d07 --wait
       redrive dlq replay --all --code dependency_unavailable --rate 50/s
     """
-    from redrive.cli.dlq.decision import run_decision
+    from redrive.cli.replay_decision import run_decision
 
     mode = mode or ("from_step" if from_step else "skip" if result is not None else "from_failed")
     call = {**options, **edits, "by": change.by}
@@ -183,7 +183,7 @@ def complete(
       redrive dlq complete dl-01k9x7 --output '"ch_123"' --reason "paid by telephone"
       redrive dlq complete dl-01k9x7 --output @receipt.json
     """
-    from redrive.cli.dlq.decision import run_decision
+    from redrive.cli.replay_decision import run_decision
 
     value = parse_json_value(result, "--output")
     decision = make_replay_decision("complete", output=value, by=change.by, reason=reason)
@@ -192,7 +192,7 @@ def complete(
 
 def make_replay_decision(mode: str, *, from_step: str | None = None, **options: Any) -> ReplayDecision:
     """Make the decision to replay letters in a mode."""
-    from redrive.cli.dlq.decision import DecisionSubject, ReplayDecision
+    from redrive.cli.replay_decision import DecisionSubject, ReplayDecision
     from redrive.core.states import LetterStatus
 
     letters: dict[str, DeadLetter] = {}

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from redrive.cli.dlq.decision import describe_mode, render_changes
 from redrive.cli.errors import hint
 from redrive.cli.output import (
     as_json,
@@ -20,6 +19,7 @@ from redrive.cli.output import (
     style_text,
     terminal_width,
 )
+from redrive.cli.replay_decision import describe_mode, render_changes
 from redrive.cli.runs.timeline import render_timeline
 from redrive.core.audit import REPLAY_EVENTS, AuditEvent
 from redrive.core.failure_reason import FIXABLE_BY_EDIT, LetterCode

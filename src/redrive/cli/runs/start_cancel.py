@@ -30,7 +30,7 @@ from redrive.cli.target import Target, common_options, decision_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.cli.dlq.decision import DecisionSubject
+    from redrive.cli.replay_decision import DecisionSubject
     from redrive.desk.decisions import Replay
     from redrive.desk.models import Run
     from redrive.desk.preview import DryRun
@@ -264,7 +264,7 @@ def retry(
       redrive runs retry 01k9x7 --mode full --patch '{"count": 2}'
       redrive runs retry 01k9x7 --skip-step charge='"ch_123"' --wait
     """
-    from redrive.cli.dlq.decision import DecisionSubject, ReplayDecision, run_decision
+    from redrive.cli.replay_decision import DecisionSubject, ReplayDecision, run_decision
     from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 
     call = {**options, **edits, "skip_steps": parse_step_outputs(skipped, "--skip-step") or None, "by": change.by}

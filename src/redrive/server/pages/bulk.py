@@ -11,6 +11,7 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
+from redrive.core.rate import Rate, parse_rate
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.desk.bulk import BulkAction, DryRunOfMany
@@ -25,7 +26,7 @@ from redrive.server.pages.replay_form import OUTPUT_MODES, ReplayForm, read_repl
 from redrive.server.pages.translations import N, Translator
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import Id
-from redrive.store.bulk import BulkItemStatus, Rate, parse_rate
+from redrive.store.bulk import BulkItemStatus
 from redrive.store.filters import LetterFilter
 
 bulk_routes = make_page_router()

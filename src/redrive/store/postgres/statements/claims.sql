@@ -1,4 +1,4 @@
--- Claiming due runs. A lane is one (tenant, queue, rank, workflow); see store/workers.py.
+-- Claiming due runs. A lane is one (tenant, queue, rank, workflow); see store/claims.py.
 
 -- name: lanes
 -- The first run of each lane after a position: the query skips through the index from lane to lane.

@@ -1,4 +1,4 @@
--- Claiming due runs. A lane is one (tenant, queue, rank, workflow); see store/workers.py.
+-- Claiming due runs. A lane is one (tenant, queue, rank, workflow); see store/claims.py.
 
 -- name: worker_version
 -- The version of a worker that may claim.

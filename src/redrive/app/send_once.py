@@ -1,4 +1,4 @@
-"""`app.runs` for the code of the same process: an event that the code of a run sends is sent once."""
+"""Events that the code of a run sends are sent once, although the code may be executed again."""
 
 from __future__ import annotations
 

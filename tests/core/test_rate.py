@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from redrive.core.rate import Rate, parse_rate
 from redrive.errors import InputError
-from redrive.store.bulk import Rate, parse_rate
 
 
 @pytest.mark.parametrize(
