@@ -30,6 +30,7 @@ from redrive.store.accounts import NewToken, TokenKind
 from redrive.store.filters import RunFilter
 from redrive.store.postgres import PostgresStore
 from redrive.store.workers import Catalogue, NewWorker, Receipt, StaleBatch
+from redrive.worker.committer import MAX_BATCH
 
 pytestmark = pytest.mark.heavy
 KINDS = ["sqlite", *cluster.POSTGRES[:1]]
@@ -998,9 +999,9 @@ async def test_an_unreadable_run_of_a_tenant_becomes_a_letter(remote: Remote) ->
             found = await store.run("remote-unreadable")
             assert found is not None
             assert found.status == RunStatus.DLQ_PENDING
-        many = {"outcomes": [{**returned(first), "k": "began", "options": "{}", "limit": 0}] * 257}
+        many = {"outcomes": [{**returned(first), "k": "began", "options": "{}", "limit": 0}] * (MAX_BATCH + 1)}
         refused = http.post("/begun", json=many)
-        assert (refused.status_code, "at most 256" in refused.text) == (422, True), refused.text
+        assert (refused.status_code, f"at most {MAX_BATCH}" in refused.text) == (422, True), refused.text
         http.post("/retire", json={}).raise_for_status()
 
 

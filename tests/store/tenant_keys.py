@@ -14,10 +14,12 @@ OF_ROW = "begins with the number or id of a row that has one tenant"
 APART: dict[tuple[str, tuple[str, ...]], str] = {
     **{(table, ("id",)): NUMBER for table in (
         "runs", "letters", "audit", "letter_feed", "bulk_actions", "circuits", "messages", "notices", "notifications",
+        "questions",
     )},
     **{(table, ("public_id",)): RANDOM for table in (
-        "runs", "letters", "bulk_actions", "messages", "notices", "notifications",
+        "runs", "letters", "bulk_actions", "messages", "notices", "notifications", "questions",
     )},
+    ("questions", ("run", "idx")): OF_RUN,
     ("inputs", ("run",)): OF_RUN,
     ("results", ("run",)): OF_RUN,
     ("run_events", ("run", "seq")): OF_RUN,
