@@ -278,7 +278,7 @@ async def test_the_demo_ends_with_figures_and_the_description_of_a_letter(tmp_pa
         news = EventFeed(app)
         await news.refresh()
         lines = [*summarize_demo(news, crew), *await describe_letter(app, news.letters[0])]
-    assert lines[:2] == ["1 runs: 1 DLQ_PENDING.", "The worker crashed once and was started again; no run was lost."]
+    assert lines[:2] == ["1 runs: 1 DLQ_PENDING.", "The worker crashed once and was started again."]
     assert "  step 'charge' failed 4 times (server_error): retries are exhausted" in lines
     assert lines[-1].startswith("    charge: attempt 4 of 4, HTTP 503, server error, not retried")
 

@@ -163,6 +163,7 @@ def at(micros: int) -> datetime:
 def test_a_run_is_shown_with_its_times_its_state_and_its_failure() -> None:
     assert asdict(SHAPER.run(RUN, letter_id="dl-run7")) == {
         "id": "run7",
+        "started_by": None,
         "workflow": "fulfil",
         "tenant": "acme",
         "queue": "fast",

@@ -1,4 +1,4 @@
-"""Checks of `redrive doctor`: store, workers and runs, a server, mail and webhooks. `hardening` has the others."""
+"""Checks of `redrive doctor`: store, workers, runs, a server, mail and webhooks. `doctor_security` has the others."""
 
 from __future__ import annotations
 

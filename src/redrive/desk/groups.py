@@ -19,7 +19,7 @@ from redrive.desk.validation import require_long_text, require_text
 from redrive.duration import to_datetime
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.store.filters import AuditFilter, GroupFilter, parse_time, refuse_value
+from redrive.store.filters import AuditFilter, GroupFilter, make_value_error, parse_time
 from redrive.store.groups import GroupChange, GroupOrder, GroupRow, GroupVerb
 from redrive.store.port import DeskStore
 
@@ -124,7 +124,7 @@ class GroupActions:
         where = GroupFilter(tenant=tenant, status=status, muted=muted)
         if sort not in set(GroupOrder):
             known = tuple(order.value for order in GroupOrder)
-            raise refuse_value("sort", Reason(ReasonCode.ONE_OF, options=known, more=None), sort)
+            raise make_value_error("sort", Reason(ReasonCode.ONE_OF, options=known, more=None), sort)
         page = await self._store.groups(where, order=GroupOrder(sort), limit=limit, cursor=cursor)
         totals = await self._store.group_totals(where)
         present = partial(map, partial(present_group, presenter=self._presenter), page.items)
@@ -201,7 +201,7 @@ class GroupActions:
     def _read_end(self, until: datetime) -> int:
         """Return the time at which a mute ends; it must be in the future."""
         if not isinstance(until, datetime):
-            raise refuse_value("until", Reason(ReasonCode.KIND_TIME), until)
+            raise make_value_error("until", Reason(ReasonCode.KIND_TIME), until)
         end = parse_time("until", until)
         if end <= self._store.now():
             raise InputError(Reason(ReasonCode.MUTE_TIME_PAST, given=f"{until.astimezone(UTC):%Y-%m-%d %H:%M}"))

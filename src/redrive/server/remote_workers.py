@@ -43,8 +43,8 @@ from redrive.server.worker_input import (
     complete_outcome,
     decode_body,
     decode_outcome,
-    refuse_protocol,
-    refuse_request,
+    make_protocol_error,
+    make_request_error,
 )
 from redrive.settle.cancellation import end_child
 from redrive.settle.circuits import after_samples, update_circuit
@@ -131,7 +131,7 @@ class RemoteWorkers:
     async def register(self, principal: Principal, call: wire.Registration, address: str) -> wire.Registered:
         """Register a worker with the code that it has."""
         if wire.PROTOCOL not in call.protocols:
-            raise refuse_protocol(", ".join(map(str, call.protocols[:10])) or "none")
+            raise make_protocol_error(", ".join(map(str, call.protocols[:10])) or "none")
         tenant = "" if principal.tenant == ALL_TENANTS else principal.tenant
         catalogue = replace(call.catalogue, channels=())  # only processes beside the store have channels
         check_registration(call, self.limits.payload)
@@ -300,7 +300,7 @@ class RemoteWorkers:
         check_small(body, self.limits.batch)
         batch = decode_body(body, wire.Batch)
         if not batch.number:
-            raise refuse_request("the number of a batch is 1 or more")
+            raise make_request_error("the number of a batch is 1 or more")
         async with session.settling:
             return await self._settle(session, batch, wire.digest_batch(body))
 
@@ -354,7 +354,9 @@ class RemoteWorkers:
     async def _read_outcomes(self, session: WorkerSession, texts: Sequence[msgspec.Raw]) -> list[Outcome | None]:
         """Return outcomes with the server's view of their runs; None for a run that the worker does not hold."""
         if len(texts) > self.limits.batch:
-            raise refuse_request(f"{len(texts)} outcomes are too many: send at most {self.limits.batch} in a request")
+            raise make_request_error(
+                f"{len(texts)} outcomes are too many: send at most {self.limits.batch} in a request"
+            )
         reported = [decode_outcome(number, text, self.limits.payload) for number, text in enumerate(texts)]
         views = session.views
         if any(each.run not in views or views[each.run].fence != each.fence for each in reported):
@@ -481,7 +483,7 @@ class RemoteWorkers:
         self._require_tenant(session, *(each.tenant for each in call.successes))
         check_count("successes", call.successes)
         if call.successes and not call.number:
-            raise refuse_request("the number of a report of successes is 1 or more")
+            raise make_request_error("the number of a report of successes is 1 or more")
         for each in call.successes:
             check_fields(msgspec.structs.asdict(each), self.limits.payload)
         if call.successes:

@@ -33,7 +33,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 from redrive.remote import step_wire as wire
 from redrive.server.problem_responses import ProblemError
-from redrive.server.worker_input import check_fields, refuse_request
+from redrive.server.worker_input import check_fields, make_request_error
 from redrive.settle.step_tasks import TaskReport, TaskSettler, build_return, read_run_options, read_step_options
 from redrive.store.circuits import PermitRequest
 from redrive.store.encryption.keyring import Unreadable
@@ -75,7 +75,7 @@ class StepWorkers:
         if principal.steps is not None and not principal.steps.issuperset(call.steps):
             raise NotAllowed(Reason(ReasonCode.TOKEN_STEPS, steps=tuple(sorted(principal.steps))))
         if session.row.queues is not None and call.queue not in session.row.queues:
-            raise refuse_request(f"the worker registered for queues {', '.join(session.row.queues)} only")
+            raise make_request_error(f"the worker registered for queues {', '.join(session.row.queues)} only")
         left = min(call.wait_ms / 1000, LONGEST_POLL)
         kind = ("steps", session.row.tenant, call.queue)
         began = self._clock.monotonic()
@@ -246,7 +246,7 @@ class StepWorkers:
         """Decide on answers and record the decisions in one commit. A repeat gets the first answer again."""
         places = [self._read_ticket(session, each.ticket) for each in given]
         if len(set(places)) < len(places):
-            raise refuse_request("a ticket has two answers in one request")
+            raise make_request_error("a ticket has two answers in one request")
         cases = {(case.run, case.index): case for case in await self._store.task_cases([each[:2] for each in places])}
         replies: list[wire.ReportReply | None] = []
         reports: list[TaskReport] = []
@@ -328,7 +328,7 @@ def _read_failure(given: wire.TicketReport) -> Failure:
     try:
         reported = ReportedError(message=error) if isinstance(error, str) else msgspec.convert(error, ReportedError)
     except msgspec.ValidationError as fault:
-        raise refuse_request(f"the error is neither a text nor an object of an error: {fault}") from None
+        raise make_request_error(f"the error is neither a text nor an object of an error: {fault}") from None
     return reported.to_failure(non_retryable=given.non_retryable, retry_after_ms=given.retry_after_ms)
 
 

@@ -40,7 +40,7 @@ T = TypeVar("T")
 _ENGINE_PREFIX = "redrive."
 
 
-def refuse_protocol(given: str) -> ProblemError:
+def make_protocol_error(given: str) -> ProblemError:
     """Return the error for a worker that speaks other versions of the protocol."""
     reason = Reason(ReasonCode.PROTOCOL_UNSUPPORTED, known=str(wire.PROTOCOL), given=given)
     return ProblemError(426, reason, code="protocol_unsupported", title="Other versions are needed")
@@ -51,7 +51,7 @@ def decode_body(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise refuse_request(f"the body does not fit: {error}") from None
+        raise make_request_error(f"the body does not fit: {error}") from None
 
 
 def decode_outcome(number: int, text: msgspec.Raw, most: int) -> wire.ReportedOutcome:
@@ -60,7 +60,7 @@ def decode_outcome(number: int, text: msgspec.Raw, most: int) -> wire.ReportedOu
         reported = wire.decode_outcome(text)
         check_fields(reported.fields, most)
     except (ValueError, RecursionError, InputError) as error:  # msgspec's errors are ValueErrors
-        raise _refuse_outcome(number, error) from None
+        raise _make_outcome_error(number, error) from None
     return reported
 
 
@@ -72,12 +72,12 @@ def complete_outcome(number: int, reported: wire.ReportedOutcome, view: RunView)
             index = reported.fields["place"].index
             rebuilt = tuple(_rebuild_message(view, index, count, each) for count, each in enumerate(messages))
         except InputError as error:
-            raise _refuse_outcome(number, error) from None
+            raise _make_outcome_error(number, error) from None
         reported = replace(reported, fields={**reported.fields, "messages": rebuilt})
     return reported.complete(view)
 
 
-def _refuse_outcome(number: int, error: Exception) -> ProblemError:
+def _make_outcome_error(number: int, error: Exception) -> ProblemError:
     reason = Reason(ReasonCode.OUTCOME_INVALID, number=number, why=str(error)[:500])
     return ProblemError(422, reason, code="bad_outcome", title="An outcome is invalid")
 
@@ -85,7 +85,7 @@ def _refuse_outcome(number: int, error: Exception) -> ProblemError:
 def _rebuild_message(view: RunView, index: int, number: int, message: MessageWrite) -> MessageWrite:
     """Return a message of a run with the id, the run and the correlation id that the server knows."""
     if message.topic.startswith(_ENGINE_PREFIX) and message.topic != NOTIFY_TOPIC:
-        raise refuse_request(f"topics that begin with {_ENGINE_PREFIX!r} are those of the engine")
+        raise make_request_error(f"topics that begin with {_ENGINE_PREFIX!r} are those of the engine")
     if message.topic != NOTIFY_TOPIC:
         check_topic(message.topic)
     check_message_key(message.key)
@@ -115,11 +115,11 @@ def check_start(
         options = parse_run_options(run.options)
         kind, parts = ("", (run.tenant,)) if run.key is None else decode_key(run.key)
     except Exception as error:  # of any kind: the texts are the worker's
-        raise refuse_request(f"the options or the key of a run cannot be read: {type(error).__name__}") from None
+        raise make_request_error(f"the options or the key of a run cannot be read: {type(error).__name__}") from None
     if parts[0] != run.tenant or (kind == "idem_job" and parts[1] != run.workflow):
-        raise refuse_request("the idempotency key belongs to another tenant or workflow")
+        raise make_request_error("the idempotency key belongs to another tenant or workflow")
     if run.key is not None and (kind not in ("idem_job", "idem_evt") or len(parts) != 3):
-        raise refuse_request("the idempotency key is neither that of a start nor that of an event")
+        raise make_request_error("the idempotency key is neither that of a start nor that of an event")
     for part in parts:
         check_name("idempotency_key", part, "")
     handlers = () if options.on_failure is None else options.on_failure.handlers
@@ -128,7 +128,7 @@ def check_start(
     if run.parent is not None and all(view.public_id != run.parent for view in held.values()):
         raise NotFound(Reason(ReasonCode.RUN_NOT_FOUND, id=quote(run.parent)))
     if run.owner not in (None, run.parent):
-        raise refuse_request("a run may be owned by its parent only")
+        raise make_request_error("a run may be owned by its parent only")
     parent = next((view for view in held.values() if view.public_id == run.parent), None)
     starter = principal.who if parent is None else parent.options.started_by or f"run:{parent.public_id}"
     return replace(
@@ -186,7 +186,7 @@ class _Heads(msgspec.Struct):
     outcomes: list[_Head]
 
 
-def refuse_request(why: str) -> InputError:
+def make_request_error(why: str) -> InputError:
     """Return the error for a request that no worker of this protocol sends."""
     return InputError(Reason(ReasonCode.WORKER_REQUEST_INVALID, why=why))
 
@@ -198,9 +198,9 @@ def check_small(body: bytes, most: int) -> None:
     try:
         count = len(msgspec.json.decode(body, type=_Heads).outcomes)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise refuse_request(f"the body does not fit: {error}") from None
+        raise make_request_error(f"the body does not fit: {error}") from None
     if count > most:
-        raise refuse_request(f"{count} outcomes are too many: send at most {most} in a request")
+        raise make_request_error(f"{count} outcomes are too many: send at most {most} in a request")
 
 
 def check_fields(fields: Mapping[str, Any], most: int) -> None:
@@ -244,7 +244,7 @@ def _check_question(question: Question, most: int) -> None:
 def check_count(name: str, items: tuple[Any, ...]) -> None:
     """Refuse a list that is too long."""
     if len(items) > MAX_ITEMS:
-        raise refuse_request(f"{name} has {len(items)} items, and at most {MAX_ITEMS} are allowed")
+        raise make_request_error(f"{name} has {len(items)} items, and at most {MAX_ITEMS} are allowed")
 
 
 def check_registration(call: wire.Registration, most: int) -> None:
@@ -258,13 +258,13 @@ def check_registration(call: wire.Registration, most: int) -> None:
         check_fields({name: getattr(item, name) for name in ("schema_in", "schema_out", "events")}, most)
         _check_json("options", item.options)
         if not item.options.lstrip().startswith("{"):
-            raise refuse_request("options is not an object")
+            raise make_request_error("options is not an object")
 
 
 def check_new_run(run: NewRun, most: int) -> None:
     """Refuse a run whose texts and numbers `start` would not accept."""
     if not _RUN_ID.fullmatch(run.public_id):
-        raise refuse_request("the id of a run has up to 100 letters, digits, dots, dashes and underscores")
+        raise make_request_error("the id of a run has up to 100 letters, digits, dots, dashes and underscores")
     _check_size("options", run.options, most)
     check_fields({"input": run.input}, most)
     for name in ("queue", "correlation_id", "key_hash"):
@@ -281,13 +281,13 @@ def check_new_run(run: NewRun, most: int) -> None:
 
 def _check_range(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
-        raise refuse_request(f"{name} is {value}, and must be from {least} to {most}")
+        raise make_request_error(f"{name} is {value}, and must be from {least} to {most}")
 
 
 def _check_size(name: str, text: str, most: int) -> None:
     # A character has up to four bytes.
     if 4 * len(text) > most and (size := len(text.encode("utf-8", "surrogatepass"))) > most:
-        raise refuse_request(f"{name} has {size} bytes, and at most {most} are allowed")
+        raise make_request_error(f"{name} has {size} bytes, and at most {most} are allowed")
 
 
 def _check_json(name: str, text: str) -> None:
@@ -295,9 +295,9 @@ def _check_json(name: str, text: str) -> None:
         msgspec.json.decode(text, type=msgspec.Raw)
         # Only a text with that many brackets can be nested too deeply.
         if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(msgspec.json.decode(text), MAX_DEPTH - 1):
-            raise refuse_request(f"{name} is nested deeper than {MAX_DEPTH} levels")
+            raise make_request_error(f"{name} is nested deeper than {MAX_DEPTH} levels")
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        raise refuse_request(f"{name} is not JSON") from None
+        raise make_request_error(f"{name} is not JSON") from None
 
 
 @lru_cache(maxsize=256)
@@ -323,4 +323,4 @@ def _check_declaration(name: str, text: str) -> None:
     try:
         _READERS[name](text)
     except Exception as error:  # of any kind: the text is the worker's
-        raise refuse_request(f"{name} cannot be read: {type(error).__name__}") from None
+        raise make_request_error(f"{name} cannot be read: {type(error).__name__}") from None

@@ -39,11 +39,11 @@ def _normalise_filter(filter: Filter) -> None:
     given = getattr(filter, "status", None)
     if given is not None and not isinstance(given, str):  # a single status stays; several become a tuple
         if isinstance(filter, GroupFilter) or not isinstance(given, Iterable) or isinstance(given, Mapping):
-            raise refuse_value("status", Reason(ReasonCode.KIND_STATUS), given)
+            raise make_value_error("status", Reason(ReasonCode.KIND_STATUS), given)
         states = tuple(given)
         for state in states:
             if not isinstance(state, str):
-                raise refuse_value("status", Reason(ReasonCode.KIND_STATUS), state)
+                raise make_value_error("status", Reason(ReasonCode.KIND_STATUS), state)
         object.__setattr__(filter, "status", states)
     if isinstance(filter, RunFilter | LetterFilter):
         _normalise_index(filter)
@@ -55,7 +55,7 @@ def _check_status(status: Any, kind: type[CircuitStatus] | type[DeliveryStatus])
     """Refuse a status that is not one of a kind."""
     known = tuple(each.value for each in kind)
     if status is not None and status not in known:
-        raise refuse_value("status", Reason(ReasonCode.ONE_OF, options=known, more=None), status)
+        raise make_value_error("status", Reason(ReasonCode.ONE_OF, options=known, more=None), status)
 
 
 def parse_time(name: str, value: Any) -> int:
@@ -65,13 +65,13 @@ def parse_time(name: str, value: Any) -> int:
             raise InputError(Reason(ReasonCode.FILTER_TIME_ZONE_NEEDED, field=name))
         value = (value - _EPOCH) // timedelta(microseconds=1)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise refuse_value(name, Reason(ReasonCode.KIND_TIME), value)
+        raise make_value_error(name, Reason(ReasonCode.KIND_TIME), value)
     if not _EARLIEST <= value <= _LATEST:
         raise InputError(Reason(ReasonCode.FILTER_TIME_OUT_OF_RANGE, field=name, given=f"{value!r:.60}"))
     return value
 
 
-def refuse_value(name: str, expected: Reason, value: object) -> InputError:
+def make_value_error(name: str, expected: Reason, value: object) -> InputError:
     """Return the error about a field of a filter that has a wrong value."""
     return InputError(Reason(ReasonCode.FILTER_VALUE_INVALID, field=name, expected=expected, given=f"{value!r:.60}"))
 
@@ -79,7 +79,7 @@ def refuse_value(name: str, expected: Reason, value: object) -> InputError:
 def _check_text(name: str, value: Any) -> str:
     """Return a text if a database can be asked for it; otherwise refuse it."""
     if not isinstance(value, str):
-        raise refuse_value(name, Reason(ReasonCode.KIND_TEXT), value)
+        raise make_value_error(name, Reason(ReasonCode.KIND_TEXT), value)
     if len(value) > _MAX_LENGTH:
         raise InputError(Reason(ReasonCode.LONG_TEXT_NEEDED, field=name, longest=_MAX_LENGTH, given=f"{len(value):,}"))
     if "\x00" in value or any("\ud800" <= sign <= "\udfff" for sign in value):
@@ -236,7 +236,7 @@ class TaskFilter:
         _normalise_filter(self)
         known = (*(each.value for each in QuestionStatus), "CLOSED")
         if self.status is not None and self.status not in known:
-            raise refuse_value("status", Reason(ReasonCode.ONE_OF, options=known, more=None), self.status)
+            raise make_value_error("status", Reason(ReasonCode.ONE_OF, options=known, more=None), self.status)
         if self.role is not None:
             object.__setattr__(self, "role", parse_role(self.role))
 

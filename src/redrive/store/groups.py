@@ -19,7 +19,7 @@ from redrive.clock import MICROS
 from redrive.core.transitions import AuditWrite
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict, replace
-from redrive.store.filters import GroupFilter, refuse_value
+from redrive.store.filters import GroupFilter, make_value_error
 from redrive.store.result_page import Page, PageRequest
 from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
 
@@ -325,7 +325,7 @@ async def note_bulk_action(session: Session, name: str, tenant: str, fingerprint
 def _condition_values(where: GroupFilter) -> dict[str, Any]:
     """Return the values of a filter by the names of the conditions."""
     if where.status not in (None, "OPEN"):
-        raise refuse_value("status", Reason(ReasonCode.ONE_OF, options=("OPEN", "None"), more=None), where.status)
+        raise make_value_error("status", Reason(ReasonCode.ONE_OF, options=("OPEN", "None"), more=None), where.status)
     values: dict[str, Any] = {"open" if where.status == "OPEN" else "any": True}
     if where.muted is not None:
         values["muted" if where.muted else "unmuted"] = True

@@ -23,7 +23,7 @@ from redrive.core.audit import ENGINE_ACTOR
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict
-from redrive.store.filters import AuditFilter, LetterFilter, RunFilter, refuse_value
+from redrive.store.filters import AuditFilter, LetterFilter, RunFilter, make_value_error
 from redrive.store.result_page import Window
 from redrive.store.session import Dialect, Statements, VerbatimText
 
@@ -117,7 +117,7 @@ def parse_states(wanted: Any, kind: type[RunStatus] | type[LetterStatus]) -> Seq
     names = [wanted] if isinstance(wanted, str) else list(wanted)
     for name in names:
         if name not in known:
-            raise refuse_value("status", Reason(ReasonCode.ONE_OF, options=tuple(known), more=None), name)
+            raise make_value_error("status", Reason(ReasonCode.ONE_OF, options=tuple(known), more=None), name)
     return list(dict.fromkeys(str(name) for name in names))
 
 

@@ -314,7 +314,7 @@ def summarize_demo(feed: EventFeed, worker: WorkerProcess) -> list[str]:
     """Return the counts at the end of the demo."""
     return [
         f"{feed.runs} runs: {_format_counts(feed)}." if feed.runs else "No runs were started.",
-        f"The worker {_describe_crashes(worker.crashes)}; no run was lost.",
+        f"The worker {_describe_crashes(worker.crashes)}.",
     ]
 
 

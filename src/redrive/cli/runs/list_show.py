@@ -135,11 +135,11 @@ def tree(id: str, target: Target, output: Output) -> None:
         f"{'  ' * level}{run.id}  {escape_line(run.workflow)}  {run.status.value}{'  ←' if run.id == run_id else ''}"
         for level, run in family
     ]
-    if len(family) >= _MAX_FAMILY:
-        lines.append(f"… and more: {hint('runs', 'list', '--parent', 'RUN')}")
+    if len(family) > _MAX_FAMILY:  # one more was read, to know that there are more
+        lines[_MAX_FAMILY:] = [f"… and more: {hint('runs', 'list', '--parent', 'RUN')}"]
     runs = [
         {"id": run.id, "workflow": run.workflow, "status": run.status.value, "parent": run.parent, "level": level}
-        for level, run in family
+        for level, run in family[:_MAX_FAMILY]
     ]
     output.record(run_id, {"run": run_id, "runs": runs}, "\n".join(lines))
 
@@ -157,7 +157,7 @@ async def _load_family(app: Redrive, run: Run) -> list[tuple[int, Run]]:
             first = await app.runs.get(first.parent)
         except NotFound:
             break
-    return await load_family(app.runs, first, _MAX_FAMILY)
+    return await load_family(app.runs, first, _MAX_FAMILY + 1)
 
 
 @click.command()

@@ -27,7 +27,7 @@ from redrive.server.pages.render import add_list_columns, make_view, render_page
 from redrive.server.pages.translations import N
 from redrive.server.request_context import Context, requires
 from redrive.server.routes.common import Id, parse_index
-from redrive.store.filters import RunFilter, refuse_value
+from redrive.store.filters import RunFilter, make_value_error
 from redrive.store.index_scan import parse_states
 
 run_routes = make_page_router()
@@ -77,7 +77,7 @@ def _parse_kind(text: str) -> Sequence[str]:
     """Return the states of a chip above the list."""
     if text not in RUN_KINDS:
         known = tuple(filter(None, RUN_KINDS))
-        raise refuse_value("kind", Reason(ReasonCode.ONE_OF, options=known, more=None), text)
+        raise make_value_error("kind", Reason(ReasonCode.ONE_OF, options=known, more=None), text)
     return RUN_KINDS[text][1]
 
 

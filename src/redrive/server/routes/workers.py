@@ -19,7 +19,7 @@ from redrive.record_fields import replace
 from redrive.remote import wire
 from redrive.server.remote_workers import LONGEST_POLL, RemoteWorkers, WorkerSession
 from redrive.server.request_context import check_permissions, get_service, load_principal, request_address
-from redrive.server.worker_input import decode_body, refuse_protocol
+from redrive.server.worker_input import decode_body, make_protocol_error
 from redrive.settings import API_PREFIX
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest
 from redrive.store.claims import ClaimResult
@@ -37,7 +37,7 @@ async def _get_principal(request: Request) -> Principal:
     check_permissions(principal, {"x-permissions": [Permission.WORK]})
     given = request.headers.get(wire.PROTOCOL_HEADER, str(wire.PROTOCOL))
     if given != str(wire.PROTOCOL):
-        raise refuse_protocol(given[:20])
+        raise make_protocol_error(given[:20])
     return principal
 
 
