@@ -342,6 +342,7 @@ def test_the_options_of_start_are_the_promised_ones() -> None:
         "on_failure",
         "failure_queue",
         "on_parent_end",
+        "started_by",
     } == START_OPTIONS
 
 
