@@ -79,11 +79,11 @@ def package(name: str, version: str, *beside: str) -> Path:
         if not (installed / "package.json").exists():
             place.mkdir(exist_ok=True)
             arguments = ["install", "--no-audit", "--no-fund", "--loglevel=error", f"--prefix={place}"]
-            subprocess.run([*_npm(), *arguments, f"{name}@{version}", *beside], check=True, timeout=300)
+            subprocess.run([*npm(), *arguments, f"{name}@{version}", *beside], check=True, timeout=300)
     return installed
 
 
-def _npm() -> list[str]:
+def npm() -> list[str]:
     """Return the command of the npm that belongs to Node, or of another one."""
     node = binary().resolve()
     for folder in (node.parent.parent / "lib" / "node_modules", node.parent / "node_modules"):

