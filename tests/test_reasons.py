@@ -14,8 +14,9 @@ import pytest
 import redrive
 from redrive import LetterFilter, Redrive, RetryPolicy
 from redrive.errors import Conflict, InputError, PayloadError
+from redrive.policy import Category
 from redrive.reasons import ENGLISH, Reason, ReasonCode, quote, render
-from redrive.reasons.reason import POLISH, parameter_names
+from redrive.reasons.reason import CATEGORY_CODES, POLISH, parameter_names
 from redrive.remote.client import Address, Client
 from redrive.testing import engine
 
@@ -57,6 +58,7 @@ def test_both_languages_use_the_same_parameters() -> None:
 
 def test_every_code_is_produced_somewhere() -> None:
     found = Counter(name for _, tree in trees() for name in named_codes(tree))
+    found.update(code.name for code in CATEGORY_CODES.values())
     assert [code.name for code in ReasonCode if not found[code.name]] == []
 
 
@@ -146,8 +148,18 @@ def test_a_reason_within_a_reason_is_rendered_in_the_same_language() -> None:
         "step 'a' could not be rolled back: step 'b' failed once (network): the policy does not allow retries"
     )
     assert render(outer, POLISH) == (
-        "nie udało się wycofać kroku 'a': krok 'b' nie powiódł się (network): zasady nie pozwalają na ponowienie"
+        "nie udało się wycofać kroku 'a': krok 'b' nie powiódł się (błąd sieci): zasady nie pozwalają na ponowienie"
     )
+
+
+@pytest.mark.parametrize("code", [code for code in ReasonCode if "{category}" in ENGLISH.texts[code]])
+def test_a_polish_reason_names_the_category_of_a_failure_in_polish(code: ReasonCode) -> None:
+    assert set(CATEGORY_CODES) == set(Category)
+    given = {"step": "a", "n": 2, "why": "x", "window": 60.0}
+    for category, text in CATEGORY_CODES.items():
+        rendered = render(Reason(code, category=category, **given), POLISH)
+        assert POLISH.texts[text] in rendered
+        assert category not in rendered
 
 
 def test_parts_without_their_parameter_are_left_out() -> None:

@@ -68,7 +68,7 @@ def show(id: str, target: Target, output: Output) -> None:
     ]
     for_people = on_terminal() and not output.quiet
     if for_people and ledger.entries:
-        echo_err(f"Run {ledger.run_id} is {ledger.status}: {ledger.done} of {len(ledger.entries)} undone.")
+        echo_err(f"Run {ledger.run_id} is {ledger.status}: {ledger.undone} of {len(ledger.entries)} undone.")
     empty = f"Run {ledger.run_id} has nothing to undo."
     output.list(ledger.entries, columns, id=lambda one: one.step_key, empty=empty)
     for entry in ledger.entries if for_people else ():

@@ -14,24 +14,10 @@ from redrive.core.run_options import StepOptions
 from redrive.duration import to_datetime
 from redrive.policy import RetryPolicy, lists_error
 from redrive.reasons import Reason, ReasonCode
+from redrive.reasons.reason import CATEGORY_CODES
 from redrive.record_fields import as_dict
 
 _HUGE = 1e300  # above every cap, yet finite: infinity times a jitter of 0 is not a number
-
-_CATEGORY_REASONS = {
-    Category.TIMEOUT: Reason(ReasonCode.TIMED_OUT),
-    Category.NETWORK: Reason(ReasonCode.NETWORK_ERROR),
-    Category.RATE_LIMIT: Reason(ReasonCode.RATE_LIMITED),
-    Category.SERVER_ERROR: Reason(ReasonCode.SERVER_ERROR),
-    Category.DEPENDENCY_UNAVAILABLE: Reason(ReasonCode.DEPENDENCY_UNAVAILABLE),
-    Category.VALIDATION: Reason(ReasonCode.INVALID_DATA),
-    Category.AUTHORIZATION: Reason(ReasonCode.NOT_AUTHORISED),
-    Category.NOT_FOUND: Reason(ReasonCode.NOT_FOUND),
-    Category.CLIENT_ERROR: Reason(ReasonCode.CLIENT_ERROR),
-    Category.MISSING_CONFIG: Reason(ReasonCode.CONFIGURATION_MISSING),
-    Category.INTERNAL: Reason(ReasonCode.INTERNAL_ERROR),
-    Category.UNKNOWN: Reason(ReasonCode.UNCLASSIFIED_ERROR),
-}
 
 
 class Delay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -137,7 +123,7 @@ def _find_refusal(failure: Failure, policy: RetryPolicy, step: StepOptions) -> R
 
 def explain_decision(decision: RetryDecision, *, attempt: int, category: Category, next_at: int | None) -> Reason:
     """Return a decision as a reason. `next_at` is the time that the store set for the next attempt."""
-    cause, of, status_code = _CATEGORY_REASONS[category], decision.of, decision.status_code
+    cause, of, status_code = Reason(CATEGORY_CODES[category]), decision.of, decision.status_code
     if not decision.retry:
         return Reason(
             ReasonCode.NOT_RETRIED, attempt=attempt, of=of, status_code=status_code, cause=cause, why=decision.why

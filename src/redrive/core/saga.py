@@ -115,8 +115,13 @@ def find_step_effects(
 
 def find_child_effects(journal: Iterable[EntryRow], owned: Set[str]) -> tuple[StepEffect, ...]:
     """Return the starts of the runs with these ids, each once, however often a replay asked for it."""
-    starts = {run_id: row for row in journal if (run_id := _started_run(row)) is not None}
-    return tuple(StepEffect(entry=row, uncertain=False) for run_id, row in starts.items() if run_id in owned)
+    starts = find_started_runs(journal).items()
+    return tuple(StepEffect(entry=row, uncertain=False) for run_id, row in starts if run_id in owned)
+
+
+def find_started_runs(journal: Iterable[EntryRow]) -> dict[str, EntryRow]:
+    """Return the starts of other runs by their ids."""
+    return {run_id: row for row in journal if (run_id := _started_run(row)) is not None}
 
 
 def _started_run(row: EntryRow) -> str | None:

@@ -12,6 +12,7 @@ from redrive.core.journal import EntryRow, generation_of_call
 from redrive.core.json_edit import Change
 from redrive.core.replay import ReplayMode, resolve_step_key
 from redrive.core.run_options import StepOptions
+from redrive.core.saga import find_started_runs
 from redrive.core.states import EXECUTED_KINDS, EntryKind, StepStatus
 from redrive.desk.decisions import PreparedReplay, Replay, Replayer, ReplayOrder
 from redrive.desk.models import present_row
@@ -198,6 +199,8 @@ def _collect_warnings(
         yield Reason(ReasonCode.NEW_IDEMPOTENCY_KEYS)
     for run_id in prepared.children:
         yield Reason(ReasonCode.CHILD_REPLAYED, run=run_id)
+    if prepared.decision.plan.rolls_back and (count := len(find_started_runs(prepared.case.journal))):
+        yield Reason(ReasonCode.CHILD_ROLLED_BACK, n=count)
     for step in again:
         if step.status is StepStatus.RUNNING:
             yield Reason(ReasonCode.STEP_MAY_HAVE_HAPPENED, step=step.name)

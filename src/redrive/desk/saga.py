@@ -93,6 +93,11 @@ class Saga:
     entries: tuple[SagaEntry, ...]
 
     @property
+    def undone(self) -> int:
+        """The number of compensations that were done: not skipped, left or uncertain."""
+        return sum(entry.status == "SUCCESS" for entry in self.entries)
+
+    @property
     def next_entry(self) -> SagaEntry | None:
         """The first compensation that is not over, None if all are."""
         return next((entry for entry in self.entries if not entry.is_over), None)

@@ -166,6 +166,7 @@ class ReasonCode(StrEnum):
     CHILD_TOO_DEEP = "child_too_deep"
     CHILD_NOT_REPLAYABLE = "child_not_replayable"
     CHILD_REPLAYED = "child_replayed"
+    CHILD_ROLLED_BACK = "child_rolled_back"
     PARENT_ROLLED_BACK = "parent_rolled_back"
     PARENT_MISSING = "parent_missing"
     CHOICE_NEEDED = "choice_needed"

@@ -26,7 +26,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
 
     A template names parameters as `str.format` does, and has three additions:
 
-        {delay:duration}    seconds as `1 m 30 s`; other formats are `clock`, `list`, `quoted`, `or`, `faults`
+        {delay:duration}    seconds as `1 m 30 s`; others are `category`, `clock`, `list`, `quoted`, `or`, `faults`
         [ of {of}]          a part that is left out if one of its parameters is None
         one|many            forms by the parameter `n`; `form` returns the index of the form for a number
 
@@ -72,6 +72,22 @@ POLISH = Catalogue(language="polish", form=_polish_form, either=" lub ", marks=(
 
 Param: TypeAlias = Union[str, int, float, "Reason", tuple[Union[str, "Reason"], ...], None]
 """A parameter: plain JSON, a reason, or several."""
+
+CATEGORY_CODES = {
+    "timeout": ReasonCode.TIMED_OUT,
+    "network": ReasonCode.NETWORK_ERROR,
+    "rate_limit": ReasonCode.RATE_LIMITED,
+    "server_error": ReasonCode.SERVER_ERROR,
+    "dependency_unavailable": ReasonCode.DEPENDENCY_UNAVAILABLE,
+    "validation": ReasonCode.INVALID_DATA,
+    "authorization": ReasonCode.NOT_AUTHORISED,
+    "not_found": ReasonCode.NOT_FOUND,
+    "client_error": ReasonCode.CLIENT_ERROR,
+    "missing_config": ReasonCode.CONFIGURATION_MISSING,
+    "internal": ReasonCode.INTERNAL_ERROR,
+    "unknown": ReasonCode.UNCLASSIFIED_ERROR,
+}
+"""The codes of the texts of failure categories."""
 
 _OPTIONAL_PART = re.compile(r"\[([^\]]*)\]")
 _MAX_QUOTED = 60  # characters of a refused value
@@ -172,6 +188,8 @@ def _format_param(value: Any, format_spec: str, catalogue: Catalogue) -> str:
             return render(value, catalogue)
         case "duration":
             return catalogue.localize(format_duration(value))
+        case "category":
+            return render(Reason(CATEGORY_CODES[value]), catalogue)
         case "clock":  # of an ISO time
             return str(value)[11:19]
         case "list":

@@ -30,7 +30,7 @@ class Voyage:
         return child
 
 
-def voyage(*, pivot: bool = False, **options: Any) -> Voyage:
+def voyage(*, pivot: bool = False, undone: bool = True, **options: Any) -> Voyage:
     app, outside = new_app(), Outside(broken={"visa": Refused})
     steps = {name: deed(app, outside, name) for name in ("flight", "hotel", "visa")}
     steps["car"] = deed(app, outside, "car", undo=not pivot, pivot=pivot)
@@ -41,7 +41,7 @@ def voyage(*, pivot: bool = False, **options: Any) -> Voyage:
         await redrive.sleep(5)
         return await steps["car"](number)
 
-    @app.workflow(rollback=True)
+    @app.workflow(rollback=undone)
     async def travel(number: int) -> str:
         await steps["flight"](number)
         booked = await stay.run(number)
@@ -131,6 +131,20 @@ async def test_a_child_that_is_not_undone_is_listed_as_left(on_store: OnStore, w
         ]
         after = line.after if isinstance(line.after, dict) else json.loads(line.after or "{}")
         assert (after["left"], after["undone"]) == ([child.id], 1)
+        ledger = await v.app.saga(run.id)
+        assert (ledger.undone, ledger.done, len(ledger.entries)) == (1, 2, 2)
+
+
+async def test_a_dry_run_of_a_rollback_says_that_children_are_rolled_back(on_store: OnStore) -> None:
+    v = voyage(undone=False)
+    async with on_store(v.app) as e:
+        run = await e.run(v.parent, 7)
+        plan = await v.app.runs.rollback(run.id, dry_run=True)
+        assert [step.name for step in plan.again] == ["undo_flight"]
+        assert plan.warnings == ("the run that this run started is rolled back first, unless that is not possible",)
+        await v.app.runs.rollback(run.id)
+        assert (await e.finish(v.app.handle(run.id))).status == "COMPENSATED"
+        assert v.outside.undone == ["undo_car", "undo_hotel", "undo_flight"]
 
 
 async def test_children_that_do_not_end_with_their_parent_are_left_alone(on_store: OnStore) -> None:
