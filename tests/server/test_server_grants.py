@@ -447,4 +447,4 @@ def test_an_owner_of_another_tenant_is_named_with_that_tenant(world: World) -> N
     letter = world.ids[HOME]["letter"]
     assert owner.post(f"/workflow-dlq/{letter}/comment?tenant={HOME}", json={"text": "hm"}).is_success
     (line,) = world.client(HOME, "ADMIN").get("/audit", params={"letter": letter, "limit": 1}).json()["items"]
-    assert line["by"] == f"{email} (tenant {ABROAD})"
+    assert line["by"] == f"{email} ({ABROAD})"

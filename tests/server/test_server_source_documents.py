@@ -150,7 +150,7 @@ def test_cross_tenant_access_of_an_owner_is_named_and_audited(own_world: World) 
     log = world.client("globex", "ADMIN").get("/audit?event=tenant.entered").json()["items"]
     assert [line["subject"] for line in log] == ["GET /api/v1/runs"]
     id = world.tokens["acme", "OWNER"].split("_")[1]
-    assert log[0]["by"] == f"token:OWNER:{id} (tenant acme)"
+    assert log[0]["by"] == f"token:OWNER:{id} (acme)"
 
     async def of_all() -> list[str]:
         async with opened(world.url) as store:

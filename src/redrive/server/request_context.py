@@ -151,7 +151,7 @@ async def authenticate(request: Request, note: Callable[[RequestContext, Request
         raise NotAllowed(Reason(ReasonCode.TOKEN_TENANT_FIXED))
     else:
         # The other tenant may have a user with the same address: its log has to tell the two apart.
-        foreign = replace(principal, who=f"{principal.who} (tenant {principal.tenant})"[:255])
+        foreign = replace(principal, who=f"{principal.who} ({principal.tenant})"[:255])
         context = RequestContext(service, foreign, tenant)
         await note(context, request)
     request.state.context = context

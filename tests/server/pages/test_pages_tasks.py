@@ -91,6 +91,9 @@ async def test_a_task_is_answered_on_its_page_without_scripts(each_site: World, 
         assert "approve" in refused.text
         history = (await asyncio.to_thread(browser.get, "/tasks", params={"view": "history"})).text
         assert f"/tasks/{task.id}" in history
+        log = (await asyncio.to_thread(browser.get, "/audit", params={"event": "task."})).text
+        assert f'href="/app/tasks/{task.id}"' in log
+        assert "<dd>Staff</dd>" in page
         polish = await asyncio.to_thread(browser.get, f"/tasks/{task.id}", headers={"Accept-Language": "pl"})
         assert "Odpowiedź" in polish.text
 

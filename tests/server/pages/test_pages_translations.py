@@ -12,6 +12,8 @@ import pytest
 from jinja2 import Environment, nodes
 
 import redrive.server.pages as pages
+from redrive.core.notify_rules import NOTIFY_EVENTS
+from redrive.server.pages.activity import _TITLES, EVENT_DESCRIPTIONS
 from redrive.server.pages.translations import Translator, choose_language, load_catalogue
 
 HERE = Path(pages.__file__).parent
@@ -42,6 +44,12 @@ USED = sorted({*of_templates(), *of_code()})
 def test_every_text_has_a_polish_translation() -> None:
     known = load_catalogue("pl")
     assert not [f"{file}: {text}" for file, text in USED if text not in known]
+
+
+def test_every_event_of_notifications_has_a_text_and_a_title() -> None:
+    assert {*NOTIFY_EVENTS, "message"} == set(EVENT_DESCRIPTIONS)
+    assert set(NOTIFY_EVENTS) == set(_TITLES)
+    assert {*EVENT_DESCRIPTIONS.values(), *_TITLES.values()} <= set(load_catalogue("pl"))
 
 
 def test_no_translation_is_unused() -> None:

@@ -8,7 +8,7 @@ from itertools import islice, pairwise
 
 import msgspec
 
-from redrive.core.states import EXECUTED_KINDS
+from redrive.core.states import EXECUTED_KINDS, EntryKind
 from redrive.desk.models import StepRecord
 from redrive.server.pages.labels import find_state_label
 from redrive.server.pages.translations import N
@@ -251,7 +251,10 @@ def plot_waterfall(steps: Sequence[StepRecord], *, begin: datetime | None = None
     gap = next((size for size in _TICK_SIZES if seconds / size <= 6), timedelta(days=365).total_seconds())
     ticks = (Tick(CHART_WIDTH * number * gap / seconds, number * gap) for number in range(1, int(seconds / gap) + 1))
     return Waterfall(
-        rows=tuple(_plot_row(step, scale, now) for step in steps),
+        # The start of another run takes no time: only the wait for that run is shown.
+        rows=tuple(
+            _plot_row(step, scale, now) for step in steps if (step.kind, step.status) != (EntryKind.START, "SUCCESS")
+        ),
         ticks=() if scale.gaps else tuple(islice(ticks, 8)),
         gaps=scale.gaps,
         queued=queued,
