@@ -38,7 +38,12 @@ class Operation:
     def url(self, ids: dict[str, str]) -> str:
         """Return the path with the ids of a tenant, and with the query parameters that the operation requires."""
         values = {"id": ids[_KIND.get(self.path.split("/")[3].partition(":")[0], "run")], **ids}
-        values |= {"workflow": "remind", "list": "letters", "name": _NAMED.get(self.path.split("/")[3], ids["tenant"])}
+        values |= {
+            "workflow": "remind",
+            "list": "letters",
+            "ticket": "1.1.forged",
+            "name": _NAMED.get(self.path.split("/")[3], ids["tenant"]),
+        }
         return self.path.format_map(values)
 
     def body(self) -> Any:

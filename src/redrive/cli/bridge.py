@@ -20,7 +20,13 @@ _QUEUE, _LETTERS = "workflow-execution", "workflow-execution-dlq"
 
 @click.group()
 def bridge() -> None:
-    """Connect queues of other systems: their jobs become runs, dead letters become jobs."""
+    """Connect queues of other systems: their jobs become runs, dead letters become jobs.
+
+    \b
+    Examples:
+      redrive bridge bullmq shop:app
+      redrive bridge bullmq --workflow fulfil --tenant acme
+    """
 
 
 @bridge.command()
