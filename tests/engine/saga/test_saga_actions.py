@@ -51,7 +51,7 @@ def shop(app: Redrive, undo: Action, *, retry: RetryPolicy = ONCE) -> Workflow[.
     async def charge(order: dict[str, Any]) -> dict[str, Any]:
         return {"id": order["id"], "amount": 12.5}
 
-    app.registered_steps["charge.undo"].marked(retry=retry)
+    app.registered_steps["charge.undo"].set_options(retry=retry)
 
     @app.workflow(rollback=True)
     async def buy(order: dict[str, Any]) -> None:

@@ -94,7 +94,7 @@ async def test_a_deploy_during_a_rollback_loses_nothing() -> None:
     t.outside.broken["undo_hotel"] = ConnectionError
     from redrive import RetryPolicy
 
-    undo.step.marked(retry=RetryPolicy(max_retries=3, base_delay=3, jitter=0))
+    undo.step.set_options(retry=RetryPolicy(max_retries=3, base_delay=3, jitter=0))
     async with engine(t.app) as e:
         handle = await t.trip.start(7)
         await e.settle()

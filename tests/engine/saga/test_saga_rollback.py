@@ -23,7 +23,7 @@ def patient(t: Trip, step: str) -> None:
     """Retry the compensation of a step every hour."""
     undo = t.steps[step].undo
     assert undo is not None
-    undo.step.marked(retry=redrive.RetryPolicy(max_retries=5, base_delay=3600, max_delay=3600, jitter=0))
+    undo.step.set_options(retry=redrive.RetryPolicy(max_retries=5, base_delay=3600, max_delay=3600, jitter=0))
 
 
 async def test_a5_a_failure_at_step_4_is_compensated_3_2_1(on_store: OnStore) -> None:

@@ -27,6 +27,7 @@ import asyncio, json, sys, time
 from redrive.clock import SystemClock
 from redrive.store import open_store
 from redrive.store.runs import *
+from redrive.store.claims import *
 from redrive.store.workers import *
 from redrive.core.states import *
 from redrive.core.transitions import *
