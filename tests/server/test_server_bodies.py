@@ -17,7 +17,7 @@ from server_kit import PATIENCE, PREFIX, World, access_of, caller, opened, serve
 
 from redrive.core.roles import Role
 from redrive.server import body as bodies
-from redrive.server import limits as limits_module
+from redrive.server import request_guard
 from redrive.server.limits import Limits
 from redrive.server.pages import forms
 from redrive.server.pages import replay_form as wishes
@@ -152,7 +152,7 @@ class Spy:
 @pytest.mark.parametrize(
     ("module", "name", "path", "headers", "body"),
     [
-        (limits_module, "find_json_excess", f"{PREFIX}/runs", JSON, b'{"workflow": "remind", "x": "%s"}'),
+        (request_guard, "find_json_excess", f"{PREFIX}/runs", JSON, b'{"workflow": "remind", "x": "%s"}'),
         (bodies, "parse_json", f"{PREFIX}/runs", JSON, b'{"workflow": "remind", "x": "%s"}'),
         (forms, "parse_form", "/app/circuits/settings", FORM, b"do=open&reason=%s"),
     ],
@@ -174,7 +174,7 @@ async def test_the_loop_answers_while_a_large_body_is_handled(
 
 
 async def test_the_loop_itself_handles_small_bodies_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spy = Spy(monkeypatch, (limits_module, "find_json_excess"), (bodies, "parse_json"), (forms, "parse_form"))
+    spy = Spy(monkeypatch, (request_guard, "find_json_excess"), (bodies, "parse_json"), (forms, "parse_form"))
     spy.go_on.set()
     async with served_here(tmp_path, Limits()) as world, caller(world) as client:
         for size in (10, bodies.INLINE_BYTES - 100, bodies.INLINE_BYTES + 100, 2_000_000):
@@ -315,7 +315,7 @@ async def test_a_body_far_above_the_largest_payload_is_not_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A body for one payload may have six times its bytes and 64 KiB; one for many runs has more."""
-    never = Never(monkeypatch, (limits_module, "find_json_excess"), (bodies, "parse_json"), (forms, "parse_form"))
+    never = Never(monkeypatch, (request_guard, "find_json_excess"), (bodies, "parse_json"), (forms, "parse_form"))
     async with served_here(tmp_path, Limits(), max_payload="100KB") as world, caller(world) as client:
         most = 600_000 + (64 << 10)
         for path in ("/runs", f"/workflow-dlq/{world.ids['acme']['letter']}/replay"):

@@ -31,7 +31,7 @@ from redrive.desk.saved_views import SavedView, SavedViews
 from redrive.desk.schedules import Schedules
 from redrive.desk.tasks import Tasks
 from redrive.desk.workflows import Workflows
-from redrive.errors import ConfigurationError, NotFound
+from redrive.errors import ConfigurationError, Conflict, InputError, NotFound, RedriveError
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict, field_names
@@ -209,6 +209,15 @@ class RemoteStarter(RunStarter):
             made = (StartResult(public_id=run["id"], new=run["new"]) for run in found["runs"])
             started.update(zip(numbers, made, strict=True))
         return [started[number] for number in range(len(requests))]
+
+    async def start_each(self, requests: Sequence[StartRequest]) -> list[StartResult | RedriveError]:
+        found: list[StartResult | RedriveError] = []
+        for request in requests:  # a server refuses a whole batch for one run that cannot be started
+            try:
+                found += await self.start([request])
+            except (Conflict, InputError, NotFound) as error:
+                found.append(error)
+        return found
 
 
 class RemotePolicies(Policies):
