@@ -26,9 +26,10 @@ async def remind(to: str = "") -> None:
 
 
 @app.workflow
-async def refund(name: str = "jo", cents: int = 40) -> str:
+async def refund(name: str = "jo", cents: int = 40, apart: bool = False) -> str:
     shown = {"name": name, "api_key": "k3y-s3cr3t"}
-    asked = redrive.ask(f"Refund {cents} to {name}?", options=["approve", "reject"], show=shown, to="ADMIN")
+    question, by = f"Refund {cents} to {name}?", redrive.run_info().started_by if apart else None
+    asked = redrive.ask(question, options=["approve", "reject"], show=shown, to="ADMIN", apart_from=by)
     return str((await asked).value)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import runpy
 from typing import Any
 
+import httpx2
 import pytest
 from server_kit import HERE, SECRET, World
 
@@ -32,9 +33,9 @@ def work(world: World) -> None:
     asyncio.run(execute())
 
 
-def ask(world: World, tenant: str = "acme", **input: Any) -> dict[str, Any]:
+def ask(world: World, tenant: str = "acme", client: httpx2.Client | None = None, **input: Any) -> dict[str, Any]:
     """Start a run that asks, and return its task."""
-    started = world.client(tenant, "STAFF").post("/runs", json={"workflow": "refund", "input": input})
+    started = (client or world.client(tenant, "STAFF")).post("/runs", json={"workflow": "refund", "input": input})
     assert started.status_code == 201
     work(world)
     found = world.client(tenant, "VIEWER").get("/tasks", params={"run_id": started.json()["id"], "status": "OPEN"})
@@ -86,6 +87,24 @@ def test_a_task_is_assigned_and_commented_on(rough_world: World) -> None:
     assert [line["event"] for line in commented["history"]] == ["task.assigned", "task.commented"]
     assert world.client("acme", "VIEWER").post(f"/tasks/{task['id']}/assign", json={"to": None}).status_code == 403
     assert staff.post(f"/tasks/{task['id']}/assign", json={"to": None}).json()["owner"] is None
+
+
+def test_a_person_has_one_name_with_all_tokens(rough_world: World) -> None:
+    """The starter of a run answers no task that is apart from the starter, with any of their credentials."""
+    world = rough_world
+    admin = world.client("acme", "ADMIN")
+    made = [admin.post("/tokens", json={"role": "ADMIN", "name": name}).json()["secret"] for name in ("one", "two")]
+    starter, second = map(world.bearer, made)
+    for given, others in ((starter, (starter, second, admin)), (admin, (admin, starter))):
+        task = ask(world, client=given, apart=True)
+        for each in others:
+            refused = each.post(f"/tasks/{task['id']}/answer", json={"value": "approve"})
+            assert (refused.status_code, "another person" in refused.text) == (403, True), refused.text
+            assert not each.get(f"/tasks/{task['id']}").json()["may_answer"]
+            listed = each.get("/tasks", params={"run_id": task["run_id"]}).json()["items"]
+            assert [item["may_answer"] for item in listed] == [False]
+        owner = world.client("acme", "OWNER").post(f"/tasks/{task['id']}/answer", json={"value": "approve"})
+        assert owner.status_code == 200, owner.text
 
 
 @pytest.mark.parametrize("query", [{"status": "NO"}, {"role": "NO"}, {"cursor": "x"}, {"limit": 0}])

@@ -327,7 +327,7 @@ class Runtime(RuntimeBase):
                 self._app.channels.knows,
             ),
             sagas=Sagas(store, presenter, replayer),
-            tasks=Tasks(store, clock, presenter, self._make_checker(store), replayer, caller),
+            tasks=Tasks(store, clock, presenter, self._make_checker(store), replayer, self.store, caller),
             policies=Policies(store, clock),
             circuits=Circuits(store, clock, self.learn_circuit),
             outbox=Outbox(store, clock, presenter, self.wake_all_relays),

@@ -112,8 +112,8 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """The caller of a request: its name, its tenant and its rights.
 
     `workflows` limits a token to the runs and letters of these workflows; None means all. `steps` limits the steps that
-    a worker with the token may execute. `token` is the id of a
-    token, `user` the id of a user who signed in; the other one is empty. `maker`: the name of who created the token.
+    a worker with the token may execute. `token` is the id of a token, `user` the id of a user who signed in; the other
+    one is empty.
     """
 
     who: str
@@ -124,7 +124,6 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     steps: frozenset[str] | None = None
     token: str = ""
     user: str = ""
-    maker: str = ""
 
     @property
     def key(self) -> str:

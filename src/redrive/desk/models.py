@@ -58,7 +58,7 @@ def _list_shared_fields(kind: Any, row: type) -> tuple[tuple[str, bool], ...]:
 class Caller:
     """The credential of a caller. Its name is None for a process that works on the store itself.
 
-    `who` is its name in the audit log, and `maker` that of the user who created a token.
+    `who` is its name in the audit log.
     """
 
     name: str | None = None
@@ -66,7 +66,6 @@ class Caller:
     sees_stacks: bool = True
     role: Role = Role.OWNER
     who: str | None = None
-    maker: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from redrive.desk.validation import PayloadChecker, is_id, require_long_text, re
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, Conflict, NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
+from redrive.store.accounts import find_people
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import AuditFilter, TaskFilter
 from redrive.store.port import DeskStore
@@ -40,9 +42,11 @@ class Tasks:
         presenter: Presenter,
         checker: PayloadChecker,
         replayer: Replayer,
+        whole: DeskStore,
         caller: Caller | None = None,
     ) -> None:
         self._store = store
+        self._whole = whole  # of all tenants: a token for all of them may act in this one
         self._clock = clock
         self._presenter = presenter
         self._checker = checker
@@ -53,7 +57,8 @@ class Tasks:
     async def list(self, filter: TaskFilter | None = None, *, limit: int = 50, cursor: str | None = None) -> Page[Task]:
         """Return a page of tasks, newest first."""
         page = await self._store.questions(filter or TaskFilter(), limit=limit, cursor=cursor)
-        return await present_page(page, partial(self._present, self._presenter))
+        apart = await self._find_apart(page.items, self._caller.who or "")
+        return await present_page(page, partial(self._present, self._presenter, apart))
 
     @operation("GET /tasks/{id}", Permission.LOOK, id="show_task")
     async def get(self, id: str, *, tenant: str | None = None, reveal: bool = False, by: str = "unknown") -> Task:
@@ -67,7 +72,8 @@ class Tasks:
             presenter = Presenter(None)
         where = AuditFilter(subject=row.public_id)
         lines = (await self._store.audit(where, limit=_MAX_HISTORY, cursor=None)).items
-        return self._present(presenter, row, by=by, history=tuple(map(presenter.line, reversed(lines))))
+        apart = await self._find_apart([row], by)
+        return self._present(presenter, apart, row, by=by, history=tuple(map(presenter.line, reversed(lines))))
 
     async def waiting(self, *, tenant: str | None = None) -> OpenQuestions:
         """Count the open tasks, and return since when the oldest is open."""
@@ -82,7 +88,7 @@ class Tasks:
         The same answer of the same caller gets the same reply; another one is a conflict that names the first.
         """
         row, actor = await self._find(id, tenant), Actor(by, None if not note else require_long_text("note", note))
-        outside = self._require_audience(row, by)
+        outside = self._require_audience(row, by, await self._find_apart([row], by))
         what = Reason(ReasonCode.TASK_ANSWER, task=row.public_id)
         text = await self._checker.answer(what, json.loads(_open(row.schema)), value)
         if row.status is QuestionStatus.OPEN:
@@ -144,10 +150,22 @@ class Tasks:
             raise NotFound(Reason(ReasonCode.TASK_NOT_FOUND, id=quote(id)))
         return row
 
-    def _require_audience(self, row: QuestionRow, by: str) -> bool:
+    async def _find_apart(self, rows: Sequence[QuestionRow], by: str) -> set[str]:
+        """Return the ids of the tasks that the caller may not answer, as the same person as one who is kept apart."""
+        found: set[str] = set()
+        people: dict[str, set[str]] = {}
+        for row in rows:
+            apart = json.loads(row.apart_from)
+            for name in (by, *apart) if apart else ():
+                if name not in people:
+                    people[name] = await find_people(self._whole.accounts, name)
+            if any(people[by] & people[name] for name in apart):
+                found.add(row.public_id)
+        return found
+
+    def _require_audience(self, row: QuestionRow, by: str, apart: Collection[str]) -> bool:
         """Refuse a caller who may not answer. Return True for an OWNER outside the audience, who may."""
-        names = {by.lower(), *([self._caller.maker.lower()] if self._caller.maker else [])}
-        if names & set(json.loads(row.apart_from)):
+        if row.public_id in apart:
             raise NotAllowed(Reason(ReasonCode.TASK_APART, by=by))
         audience = read_audience(row)
         if audience.includes(by, self._caller.role):
@@ -171,10 +189,16 @@ class Tasks:
         return actor.make_audit(self._clock, event, row.tenant, row.public_id, before=before, after=after)
 
     def _present(
-        self, presenter: Presenter, row: QuestionRow, *, by: str = "", history: tuple[AuditRecord, ...] = ()
+        self,
+        presenter: Presenter,
+        apart: Collection[str],
+        row: QuestionRow,
+        *,
+        by: str = "",
+        history: tuple[AuditRecord, ...] = (),
     ) -> Task:
         try:
-            self._require_audience(row, by or self._caller.who or "")
+            self._require_audience(row, by or self._caller.who or "", apart)
             allowed = row.status is QuestionStatus.OPEN
         except NotAllowed:
             allowed = False

@@ -98,7 +98,6 @@ class RequestContext:
             sees_stacks=may(Permission.SEE_STACKS),
             role=self.principal.role,
             who=self.by,
-            maker=self.principal.maker,
         )
         return self.runtime.desk(self.view, self.clock, caller)
 

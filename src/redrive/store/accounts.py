@@ -371,3 +371,16 @@ async def token_invalid_reason(accounts: AccountStore, token: TokenRow, now: int
             return f"token {token.maker_token}, which created it, has ended"
         token = maker
     return f"it is more than {_LONGEST_CHAIN} tokens away from the user who began"
+
+
+async def find_people(accounts: AccountStore, who: str) -> set[str]:
+    """Return the name of a caller in lower case; of a token also the names of who created it, up to the user."""
+    names = {who.lower()}
+    id = who.rpartition(":")[2] if who.startswith("token:") else None
+    while id is not None and len(names) <= _LONGEST_CHAIN:
+        row = await accounts.token(id)
+        if row is None or (row.maker_user is None and row.maker_token is None):  # made on the store
+            break
+        names.add(row.created_by.lower())
+        id = row.maker_token
+    return names

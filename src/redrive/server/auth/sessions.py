@@ -197,7 +197,6 @@ class Credentials:
             workflows=frozenset(row.workflows) or None,
             steps=frozenset(row.steps) or None,
             token=row.id,
-            maker=row.created_by,
         )
 
     async def _authenticate_session(self, cookie: str) -> Principal:
