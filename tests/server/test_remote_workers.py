@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -1005,6 +1006,34 @@ async def test_an_unreadable_run_of_a_tenant_becomes_a_letter(remote: Remote) ->
         http.post("/retire", json={}).raise_for_status()
 
 
+def test_a_question_that_no_page_could_show_is_refused(remote: Remote) -> None:
+    name = "remote_questions"
+    with remote.http() as http:
+        worker = register(http, name).json()["worker"]
+    with remote.http(worker=worker) as http:
+        run = http.post("/start", json=start_body("acme", name, "remote-question")).json()[0]["claimed"]
+        place = {"index": 0, "key": "/ask#0", "kind": "wait", "name": "ask"}
+        good = {"text": "Go?", "schema": '{"type": ["string", "null"]}', "audience": {"role": "ADMIN"}}
+        wait = {"mode": "task", "names": [], "question": "Go?"}
+        asks = {
+            "k": "asks", "run": run["id"], "fence": run["fence"], "place": place, "delay": None, "kind": "task",
+            "input": json.dumps(wait), "subjects": [f"tk-{run['public_id']}-0"], "seen": 0, "idle": True, "hold": 0,
+            "question": good,
+        }  # fmt: skip
+        for bad in (
+            *({"question": {**good, **each}} for each in ({"schema": "5"}, {"text": "a\0b"}, {"text": ""})),
+            {"input": '{"mode": "task"}'}, {"input": '{"mode": "run", "names": []}'}, {"input": "1" * 5000},
+        ):  # fmt: skip
+            refused = http.post("/settle", json={"number": 1, "outcomes": [{**asks, **bad}]})
+            assert (refused.status_code, refused.json()["code"]) == (422, "bad_outcome"), refused.text
+        http.post("/settle", json={"number": 1, "outcomes": [asks]}).raise_for_status()
+    with remote.world.client("acme", "ADMIN", headers={"Accept": "text/html"}) as browser:
+        for page in (f"/app/tasks/{asks['subjects'][0]}", "/app/runs/remote-question"):
+            assert browser.get(remote.process.address + page).status_code == 200
+        value = {"value": "yes"}
+        assert browser.post(f"/tasks/{asks['subjects'][0]}/answer", json=value).status_code == 200
+
+
 async def test_a_token_for_single_steps_registers_no_others(remote: Remote) -> None:
     async with opened(remote.world.url) as store:
         admin = access_of(store)
@@ -1017,8 +1046,12 @@ async def test_a_token_for_single_steps_registers_no_others(remote: Remote) -> N
     for secret in (made.secret, signed.secret):
         with remote.http(secret) as http:
             item = {"options": "{}", "schema_in": "{}", "schema_out": "{}"}
-            for name, status in (("render", 200), ("charge", 403)):
-                catalogue = {"version": "v", "workflows": [], "steps": [{"name": name, **item}]}
+            for kind, name, status in (
+                ("steps", "render", 200),
+                ("workflows", "render", 403),
+                ("steps", "charge", 403),
+            ):
+                catalogue = {"version": "v", "workflows": [], "steps": [], kind: [{"name": name, **item}]}
                 body = {"name": "steps", "protocols": [1], "catalogue": catalogue, "lease": 30_000_000}
                 answer = http.post("/register", json=body)
                 assert answer.status_code == status, answer.text

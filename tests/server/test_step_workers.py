@@ -22,6 +22,7 @@ from redrive.store.accounts import NewToken
 
 __all__ = ["remote"]
 pytestmark = pytest.mark.heavy
+JSON = {"Content-Type": "application/json"}
 AT_ONCE = RetryPolicy(max_retries=5, delays=["10ms"])
 
 
@@ -293,6 +294,16 @@ async def test_tickets_belong_to_one_worker(remote: Remote) -> None:
                     headers={"Content-Encoding": "gzip"},
                 )
                 assert bomb.status_code in (400, 413, 415, 422), bomb.text
+                deep = b"[" * 400 + b"]" * 400
+                for call, name, value in (
+                    ("complete", b"output", b'"\xff"'), ("heartbeat", b"details", b'"\xff"'),
+                    *(("heartbeat", b"details", each) for each in (deep, b"1" * 5000, b"1e999")),
+                ):  # fmt: skip
+                    body = b'{"%s": %s}' % (name, value)
+                    assert (
+                        owner.client.post(f"steps/{task['ticket']}/{call}", content=body, headers=JSON).status_code
+                        == 422
+                    )
                 assert owner.complete(task, {"number": 1}) == {"status": "SUCCESS"}
 
         await asyncio.to_thread(work)

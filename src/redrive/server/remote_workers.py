@@ -139,7 +139,11 @@ class RemoteWorkers:
         workflows = tuple(item.name for item in catalogue.workflows)
         if principal.workflows is not None and not principal.workflows.issuperset(workflows):
             raise NotAllowed(Reason(ReasonCode.TOKEN_WORKFLOWS, workflows=tuple(sorted(principal.workflows))))
-        if principal.steps is not None and not principal.steps.issuperset(item.name for item in catalogue.steps):
+        # A worker of workflows decides what their steps return: a token for single steps must name the workflows, too.
+        if principal.steps is not None and (
+            (workflows and principal.workflows is None)
+            or not principal.steps.issuperset(item.name for item in catalogue.steps)
+        ):
             raise NotAllowed(Reason(ReasonCode.TOKEN_STEPS, steps=tuple(sorted(principal.steps))))
         if tenant and (taken := await self._store.names_for_all(names)):
             reason = Reason(ReasonCode.WORKFLOW_NAME_TAKEN, names=tuple(taken[:20]))

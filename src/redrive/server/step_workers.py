@@ -216,7 +216,7 @@ class StepWorkers:
     async def beat(self, session: WorkerSession, beats: Sequence[tuple[str, str | None]]) -> list[str]:
         """Record heartbeats of tasks; return the tickets whose tasks the worker should stop."""
         for _, details in beats:
-            check_fields({"details": details}, self._max_payload)
+            check_fields({"data": details}, self._max_payload)
         tickets = {ticket: self._read_ticket(session, ticket) for ticket, _ in beats}
         if not tickets:
             return []

@@ -24,7 +24,10 @@ from redrive.core.payload.plain import MAX_DEPTH
 from redrive.core.questions import Audience, Question
 from redrive.core.roles import Principal
 from redrive.core.run_options import StepOptions
+from redrive.core.states import EntryKind
 from redrive.core.transitions import MessageWrite, NewRun
+from redrive.core.waits import Wait, WaitMode
+from redrive.desk.validation import require_long_text
 from redrive.duration import MAX_DURATION
 from redrive.errors import InputError, NotAllowed, NotFound
 from redrive.policy import Circuit
@@ -49,7 +52,8 @@ def make_protocol_error(given: str) -> ProblemError:
 def decode_body(body: bytes, kind: type[T]) -> T:
     """Return the body of a request as a record."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        # Decoded first: parts that are passed on as they were written are not looked into.
+        return msgspec.json.decode(body.decode(), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise make_request_error(f"the body does not fit: {error}") from None
 
@@ -59,9 +63,19 @@ def decode_outcome(number: int, text: msgspec.Raw, most: int) -> wire.ReportedOu
     try:
         reported = wire.decode_outcome(text)
         check_fields(reported.fields, most)
+        if "place" in reported.fields and reported.fields["place"].kind is EntryKind.WAIT:
+            _check_wait(reported.fields.get("input"))
     except (ValueError, RecursionError, InputError) as error:  # msgspec's errors are ValueErrors
         raise _make_outcome_error(number, error) from None
     return reported
+
+
+def _check_wait(text: str | None) -> None:
+    """Refuse a wait that a page could not show."""
+    if text is not None:
+        wait = Wait.from_json(text)
+        if (wait.mode is WaitMode.RUN and not wait.names) or (wait.mode is WaitMode.TASK and wait.question is None):
+            raise make_request_error("the wait does not say what it waits for")
 
 
 def complete_outcome(number: int, reported: wire.ReportedOutcome, view: RunView) -> Outcome:
@@ -225,11 +239,13 @@ def check_fields(fields: Mapping[str, Any], most: int) -> None:
 
 def _check_question(question: Question, most: int) -> None:
     """Refuse a question whose form or audience `redrive.ask` would not accept."""
-    _check_size("question", question.text, most)
+    require_long_text("question", question.text)
     for name in ("schema", "shown"):
         if (text := getattr(question, name)) is not None:
             _check_size(name, text, most)
             _check_json(name, text)
+    if not isinstance(msgspec.json.decode(question.schema), dict):
+        raise make_request_error("schema is not an object")
     audiences = [question.audience, *(step.to for step in question.plan if step.to is not None)]
     for audience in audiences:
         Audience.read([*([audience.role] if audience.role else []), *audience.people])
@@ -292,9 +308,9 @@ def _check_size(name: str, text: str, most: int) -> None:
 
 def _check_json(name: str, text: str) -> None:
     try:
-        msgspec.json.decode(text, type=msgspec.Raw)
+        value = msgspec.json.decode(text)  # with its numbers: one that is too large could not be read back
         # Only a text with that many brackets can be nested too deeply.
-        if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(msgspec.json.decode(text), MAX_DEPTH - 1):
+        if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(value, MAX_DEPTH - 1):
             raise make_request_error(f"{name} is nested deeper than {MAX_DEPTH} levels")
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
         raise make_request_error(f"{name} is not JSON") from None

@@ -88,7 +88,7 @@ def make_fields(schema: Mapping[str, Any]) -> tuple[EventField, ...]:
     named = schema.get("$defs", {})
     schema = _follow_reference(schema, named)
     properties = schema.get("properties")
-    if schema.get("type") == "object" and properties:
+    if schema.get("type") == "object" and properties and isinstance(properties, Mapping):
         required = schema.get("required", ())
         return tuple(
             _make_field(_FIELD_PREFIX + name, name, _follow_reference(each, named), name in required)
@@ -99,16 +99,20 @@ def make_fields(schema: Mapping[str, Any]) -> tuple[EventField, ...]:
     return (EventField(_JSON_FIELD, "", "json"),)
 
 
-def _follow_reference(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema that a reference stands for; other schemas unchanged."""
-    found: Mapping[str, Any] = named.get(str(schema.get("$ref", "")).rpartition("/")[2], schema)
-    return found
+def _follow_reference(schema: Any, named: Any) -> Mapping[str, Any]:
+    """Return the schema that a reference stands for; other schemas unchanged. Other values allow anything."""
+    if not isinstance(schema, Mapping):
+        return {}
+    name = str(schema.get("$ref", "")).rpartition("/")[2]
+    found = named.get(name, schema) if isinstance(named, Mapping) else schema
+    return found if isinstance(found, Mapping) else {}
 
 
 def _make_field(name: str, label: str, schema: Mapping[str, Any], required: bool) -> EventField:
-    if options := schema.get("enum"):
+    options, plain = schema.get("enum"), schema.get("type")
+    if options and isinstance(options, list):
         return EventField(name, label, "choice", required, tuple(json.dumps(each) for each in options))
-    kind = "date" if schema.get("format") == "date" else _KINDS.get(schema.get("type", ""), "json")
+    kind = "date" if schema.get("format") == "date" else _KINDS.get(plain if isinstance(plain, str) else "", "json")
     return EventField(name, label, kind, required)
 
 
