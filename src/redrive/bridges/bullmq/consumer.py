@@ -129,6 +129,10 @@ class Consumer:
     async def serve(self, accept: Accept) -> None:
         """Take jobs until the task is cancelled; then finish those in hand, for a few seconds at most."""
         worker = await self._open()
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # the library for Redis loses a cancellation while it connects
+            await self.close()
+            raise asyncio.CancelledError
         worker.lockManager.start()
         in_hand: set[asyncio.Task[None]] = set()
         services = [asyncio.create_task(self._look_for_stalled(worker), name="redrive stalled jobs")]
