@@ -211,6 +211,7 @@ def test_a_failure_is_retried_with_the_keyboard_only(looking: Looking) -> None:
     (looking.shop.folder / FIXED).touch()
     page = looking.stranger()
     page.goto("/app/login")
+    expect(page.get_by_label("Email")).to_be_focused()  # The first key is lost if it comes before the focus.
     page.keyboard.type(ON_CALL)
     page.keyboard.press("Tab")
     page.keyboard.type(PASSWORD)
