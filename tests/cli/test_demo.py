@@ -17,8 +17,8 @@ import pytest
 from worker_process import PATIENCE
 
 from redrive import Redrive, RunFilter
-from redrive.cli.demo.run import WorkerProcess
 from redrive.cli.demo.shop import PASSWORD, USERS
+from redrive.cli.demo.worker import WorkerProcess
 
 DEMO = [sys.executable, "-m", "redrive", "demo"]
 

@@ -1,8 +1,9 @@
 """`redrive demo`: a sample shop with typical failures, and how it recovers.
 
-run       the demo itself: starts runs, keeps a worker process alive, serves the dashboard
-view      a live view of the whole terminal, fed by redrive.cli.run_feed
-shop      the workflows          services    the services they call, which fail
+run         opens the store, and starts all of these together with the dashboard
+shop        the workflows           services     the services they call, which fail
+scenarios   the runs to start       worker       the process that executes them
+plain_view  lines of text           screen_view  a live view of the whole terminal; both show redrive.cli.run_feed
 """
 
 from __future__ import annotations

@@ -1,182 +1,33 @@
-"""The demo from start to end: orders arrive, a worker process executes them, a view shows them.
-
-As a program, this module is the worker process of the demo.
-"""
+"""The demo from start to end: opens the store, starts the traffic, the worker, the dashboard and a view."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import os
-import shlex
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
-
-from redrive.app import Redrive, RunHandle, Workflow
+from redrive.app import Redrive
 from redrive.cli.demo import shop
-from redrive.cli.demo.services import CRASH_EXIT_CODE
-from redrive.cli.demo.shop import MARKET, SHOP, app, fulfil, import_catalogue, invoice, make_to_measure, remind, renew
-from redrive.cli.errors import list_path_commands
-from redrive.cli.output import fold_text
+from redrive.cli.demo.plain_view import PlainView, describe_crashes, format_counts, list_commands, wrap_line
+from redrive.cli.demo.scenarios import generate_traffic
+from redrive.cli.demo.shop import app
+from redrive.cli.demo.worker import WorkerProcess
 from redrive.cli.run_feed import EventFeed
 from redrive.cli.server import DEFAULT_HOST, DEFAULT_PORT, require_extras
-from redrive.cli.worker_process import run_worker, stop_with_parent
-from redrive.core.states import RunStatus
 from redrive.desk.models import DeadLetter
 from redrive.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from redrive.cli.demo.view import ScreenView
+    from redrive.cli.demo.screen_view import ScreenView
 
-_FIRST_INTERVAL, _LATER_INTERVAL = 0.8, 2.0  # seconds between two runs: in the first round, and after it
 _FIRST_ORDER = 1001
 _POLL_INTERVAL = 0.25
-_COUNTS_INTERVAL = 5.0  # seconds between two lines of figures
-_RESTART_DELAY = 0.5
-_STOP_TIMEOUT = 6.0  # for a worker that was asked to stop
-_KILLED = -9  # by the system when memory ran out, or by a user who tries the recovery with `kill -9`
-_COMMANDS = (  # with True if a small screen shows it as well
-    ("redrive dlq list                # failures that need a decision", True),
-    ("redrive dlq show ID             # what happened, and the next commands", True),
-    ("redrive dlq replay ID --dry-run # what would run again; then without --dry-run", True),
-    ("redrive dlq edit ID             # correct the input and run it again", False),
-    ("redrive dlq resolve ID          # close it without running it again", False),
-    ("redrive dlq groups              # failures by their cause", False),
-    ("redrive schedules list          # scheduled runs, and when the next one starts", False),
-    ("redrive runs list               # then: redrive runs show ID, runs why ID", True),
-)
-Scenario = Callable[..., Coroutine[Any, Any, RunHandle[Any]]]
-
-
-def make_order(id: str, **fields: str) -> shop.Order:
-    """Make an order that succeeds, unless a field makes it fail."""
-    fields = {"product": "teapot", "card": "fine", "address": "12 Mill Lane"} | fields
-    return shop.Order(id=id, price=Decimal("19.90"), **fields)
-
-
-def _make_scenario(workflow: Workflow[..., Any, Any], subject: str | None = None, **fields: str) -> Scenario:
-    """Make a scenario that starts the workflow with a subject, or with an order that has these fields."""
-
-    def start(id: str, tenant: str = SHOP) -> Coroutine[Any, Any, RunHandle[Any]]:
-        argument = subject or make_order(id, **fields)
-        return workflow.start(argument, idempotency_key=id, correlation_id=id, tenant=tenant)
-
-    return start
-
-
-# All scenarios by name. Each is started with an id.
-SCENARIOS: dict[str, Scenario] = {
-    "goes well": _make_scenario(fulfil),
-    "retried until the line holds": _make_scenario(fulfil, card="flaky"),
-    "wrong input": _make_scenario(fulfil, address="nowhere"),
-    "told to come back later": _make_scenario(fulfil, card="busy"),
-    "survives the death of its worker": _make_scenario(import_catalogue, "large.csv"),
-    "the provider breaks, and comes back": _make_scenario(renew, "last straw"),
-    "waits until the provider is back": _make_scenario(renew, "ann"),
-    "rolled back": _make_scenario(make_to_measure, product="ebony table"),
-    "timed out, then retried": _make_scenario(fulfil, card="slow"),
-    "declined, and the workflow deals with it": _make_scenario(fulfil, card="declined"),
-    "retries run out": _make_scenario(fulfil, card="down"),
-    "cannot be rolled back": _make_scenario(make_to_measure, product="ebony chair", card="frozen"),
-    "booked at the second try": _make_scenario(invoice, product="lamp"),
-    "an error in the code": _make_scenario(invoice, product="gramophone"),
-    "waits": _make_scenario(remind, "jo@example.org"),
-    "needs an approval": _make_scenario(shop.refund),
-    "a child waits for a decision": _make_scenario(shop.gift, address="nowhere"),
-    "mail that has to wait": _make_scenario(remind, "jo@busy.example"),
-    "not answered in time": _make_scenario(shop.ask_supplier, "lamp"),
-    "kills its workers": _make_scenario(import_catalogue, "poison.csv"),
-}
-_ORDINARY_NAMES = ("goes well", "booked at the second try", "waits until the provider is back", "waits", "goes well")
-
-
-async def generate_traffic(first: int) -> None:
-    """Start one run after the other until the task is cancelled; number them from `first`."""
-    script = list_demo_round()
-    for count in itertools.count():
-        name, is_story = script[count % len(script)]
-        # The first round gives the stories to the shop, the next one to the market hall, and so on.
-        is_shop_round = count // len(script) % 2 == 0
-        await SCENARIOS[name](f"order-{first + count}", SHOP if is_story is is_shop_round else MARKET)
-        await asyncio.sleep(_FIRST_INTERVAL if count < len(script) else _LATER_INTERVAL)
-
-
-def list_demo_round() -> list[tuple[str, bool]]:
-    """List the runs of one round: each story (True) followed by an ordinary run (False) of the other tenant."""
-    ordinary = itertools.cycle(_ORDINARY_NAMES)
-    return [run for story in SCENARIOS for run in ((story, True), (next(ordinary), False))]
-
-
-class WorkerProcess:
-    """A worker process that is started again whenever it crashes. Its output goes to `worker.log`."""
-
-    def __init__(self, folder: Path, url: str) -> None:
-        self.log = folder / "worker.log"
-        self.pid = 0
-        self.crashes = 0
-        self._folder = folder
-        self._environment = {**os.environ, "REDRIVE_URL": url}
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> WorkerProcess:
-        self._task = asyncio.create_task(self._keep_alive())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.wait([self._task])
-
-    def check(self) -> None:
-        """Raise the error of the worker, other than a kill and the crashes of the scenarios."""
-        if self._task is not None and self._task.done():
-            self._task.result()
-
-    async def _keep_alive(self) -> None:
-        while True:
-            code = await self._run_process()
-            if code not in (CRASH_EXIT_CODE, _KILLED):
-                lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-                tail = "\n".join(lines[-15:])
-                raise click.ClickException(f"the demo's worker ended with code {code}; its log is {self.log}:\n{tail}")
-            self.crashes += 1
-            await asyncio.sleep(_RESTART_DELAY)
-
-    async def _run_process(self) -> int:
-        """Start a worker and wait until it ends; when cancelled, stop the worker gracefully."""
-        with self.log.open("ab") as log:
-            worker = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "redrive.cli.demo.run",
-                cwd=self._folder,
-                env=self._environment,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is for the demo, which then stops its worker
-            )
-        self.pid = worker.pid
-        try:
-            return await worker.wait()
-        finally:
-            self.pid = 0
-            assert worker.stdin is not None
-            worker.stdin.close()  # the worker stops when its standard input closes
-            try:
-                await asyncio.wait_for(worker.wait(), _STOP_TIMEOUT)
-            except TimeoutError:
-                worker.kill()
-                await worker.wait()
 
 
 class Dashboard:
@@ -236,69 +87,14 @@ class Dashboard:
             return bind_socket(DEFAULT_HOST, 0)
 
 
-class PlainView:
-    """The demo as lines of text, for pipes, logs and terminals without rich: events, and counts now and then."""
-
-    def __init__(self, url: str, dashboard_lines: Sequence[str] = ()) -> None:
-        self._url = url
-        self._dashboard_lines = dashboard_lines
-        self._next = _COUNTS_INTERVAL
-
-    def __enter__(self) -> PlainView:
-        print(_wrap_line("A sample shop on SQLite, with a bank that fails. In the browser:"))
-        for line in self._dashboard_lines:
-            print(_wrap_line(f"    {line}"))
-        print(_wrap_line("To look closer, in another terminal:"))
-        for line in list_commands(self._url):
-            print(f"    {line}")
-        sys.stdout.flush()  # a program may read the address from a pipe
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def show(self, feed: EventFeed, worker: WorkerProcess, elapsed: float) -> None:
-        """Print the new events."""
-        for event in feed.fresh:
-            print(_wrap_line(f"{event.at:%H:%M:%S} {event.run} {event.step}: {event.text}"), flush=True)
-        if elapsed >= self._next:
-            self._next = elapsed + _COUNTS_INTERVAL
-            crashes = f"the worker {_describe_crashes(worker.crashes)}"
-            print(f"-- {elapsed:.0f} s: {_format_counts(feed)}; {crashes}", flush=True)
-
-
 def _make_view(url: str, dashboard_lines: Sequence[str] = ()) -> PlainView | ScreenView:
     """Make a view of the whole terminal if there is one and rich is installed, otherwise lines."""
     if sys.stdout.isatty():
         with contextlib.suppress(ModuleNotFoundError):
-            from redrive.cli.demo.view import ScreenView
+            from redrive.cli.demo.screen_view import ScreenView
 
             return ScreenView(url, dashboard_lines)
     return PlainView(url, dashboard_lines)
-
-
-def _wrap_line(line: str) -> str:
-    return fold_text(line, sys.stdout, deeper="  ")
-
-
-def count_by_status(feed: EventFeed) -> list[tuple[RunStatus, int]]:
-    """Count runs by status, in the order of a run's life."""
-    return [(status, feed.statuses[status]) for status in RunStatus if feed.statuses[status]]
-
-
-def _format_counts(feed: EventFeed) -> str:
-    return ", ".join(f"{count} {status}" for status, count in count_by_status(feed))
-
-
-def _describe_crashes(count: int) -> str:
-    times = "once" if count == 1 else f"{count} times"
-    return f"crashed {times} and was started again" if count else "did not crash"
-
-
-def list_commands(url: str, *, few: bool = False) -> list[str]:
-    """List commands to type in another terminal; `few` of them for a small screen."""
-    commands = [line for line, always in _COMMANDS if always or not few]
-    return [*list_path_commands(), f"export REDRIVE_URL={shlex.quote(url)}", *commands]
 
 
 async def describe_letter(app: Redrive, letter: DeadLetter) -> list[str]:
@@ -313,8 +109,8 @@ async def describe_letter(app: Redrive, letter: DeadLetter) -> list[str]:
 def summarize_demo(feed: EventFeed, worker: WorkerProcess) -> list[str]:
     """Return the counts at the end of the demo."""
     return [
-        f"{feed.runs} runs: {_format_counts(feed)}." if feed.runs else "No runs were started.",
-        f"The worker {_describe_crashes(worker.crashes)}.",
+        f"{feed.runs} runs: {format_counts(feed)}." if feed.runs else "No runs were started.",
+        f"The worker {describe_crashes(worker.crashes)}.",
     ]
 
 
@@ -323,7 +119,7 @@ def run_demo(folder: Path, *, seconds: float | None, keep: bool, port: int | Non
     url = f"sqlite:///{folder / 'shop.db'}"
     app.settings = replace(app.settings, url=url)
     for line in asyncio.run(_open_shop(folder, seconds, port)):
-        print(_wrap_line(line))
+        print(wrap_line(line))
     if keep:
         print(f"\nThe store is kept in {folder}. To look at it:")
         print("\n".join(f"  {line}" for line in list_commands(url)))
@@ -374,7 +170,3 @@ async def _watch(feed: EventFeed, worker: WorkerProcess, view: PlainView | Scree
     finally:
         traffic.cancel()
         await asyncio.wait([traffic])
-
-
-if __name__ == "__main__":
-    run_worker(app, also=stop_with_parent)

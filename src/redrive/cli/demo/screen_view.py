@@ -10,7 +10,8 @@ from rich.live import Live
 from rich.rule import Rule
 from rich.text import Text
 
-from redrive.cli.demo.run import WorkerProcess, count_by_status, list_commands
+from redrive.cli.demo.plain_view import count_by_status, list_commands
+from redrive.cli.demo.worker import WorkerProcess
 from redrive.cli.run_feed import EventFeed
 from redrive.core.states import RunStatus
 
