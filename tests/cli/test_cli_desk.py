@@ -330,7 +330,7 @@ def test_the_shell_completes_commands() -> None:
 
 
 def test_a_table_omits_empty_columns_and_columns_without_room(toys: Toys, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("output", "dlq.list"):
+    for module in ("output", "dlq.list_show"):
         monkeypatch.setattr(importlib.import_module(f"redrive.cli.{module}"), "on_terminal", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")
     assert piped("workflows", "list").output.splitlines()[:2] == ["WORKFLOW  WORKERS", "make      0"]

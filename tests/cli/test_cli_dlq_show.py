@@ -12,7 +12,7 @@ from dlq_kit import Shop, working
 
 from redrive import Redrive
 from redrive.chores.maintenance import Purger
-from redrive.cli.dlq.show import render_letter
+from redrive.cli.dlq.letter_page import render_letter
 from redrive.core.states import LetterStatus
 from redrive.reasons import ReasonCode
 from redrive.record_fields import replace

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.errors import CommandFailed, UsageError
-from redrive.cli.options import suggest_names
+from redrive.cli.errors import CommandFailed, UsageError, suggest_names
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.options import find_run_id, time_options
+from redrive.cli.ids import find_run_id
+from redrive.cli.options import time_options
 from redrive.cli.output import Column, Output, as_json, echo, field_columns, json_text, on_terminal
 from redrive.cli.pager import Listing, PageOptions, page_options
 from redrive.cli.target import Target, common_options, run_on, target_options
@@ -135,7 +136,7 @@ def export(filters: dict[str, Any], lang: str, form: str, target: Target) -> Non
 
 async def _build_filter(app: Redrive, filters: dict[str, Any]) -> AuditFilter:
     """Return the filter, with prefixes of ids replaced by whole ids."""
-    from redrive.cli.dlq.arguments import load_letter
+    from redrive.cli.dlq.letter_selection import load_letter
     from redrive.store.filters import AuditFilter
 
     whole = dict(filters)

@@ -1,4 +1,4 @@
-"""Errors that end a command, their exit codes, and hints: commands for the user to type next.
+"""Errors that end a command, their exit codes, and hints: the next command to type, the name that was meant.
 
 A hint names the program so that the user's shell finds it, and repeats the `--app` and `--url` of the present
 command. Values from the environment are not repeated: the next command reads them as well.
@@ -6,12 +6,13 @@ command. Values from the environment are not repeated: the next command reads th
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -175,3 +176,9 @@ def list_path_commands() -> list[str]:
     if activate.exists():
         return [f". {shlex.quote(str(activate))}"]
     return [f'export PATH={shlex.quote(str(folder))}:"$PATH"']
+
+
+def suggest_names(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean ...?` with the most similar names, or nothing."""
+    found = difflib.get_close_matches(name, list(known), n=3)
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.errors import NOT_FOUND, CommandFailed, hint, program_name, report_usage_errors
-from redrive.cli.options import ChangeOptions, name_or_current_user, parse_json_text, read_ids
+from redrive.cli.ids import read_ids
+from redrive.cli.json_arguments import _parse_json_text
+from redrive.cli.options import ChangeOptions, name_or_current_user
 from redrive.cli.output import Column, Output, display_tenant, escape_line, field_columns
 from redrive.cli.pager import CURSOR_OPTION, LIMIT_OPTION
 from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on
@@ -122,7 +124,7 @@ def _parse_rule(_: click.Context, __: click.Parameter, text: str) -> Any:
     from redrive.core.notify_rules import NotifyRule
 
     with report_usage_errors():
-        rule = parse_json_text(text, "the rule")
+        rule = _parse_json_text(text, "the rule")
         NotifyRule.read(rule, "the rule")
     return rule
 

@@ -1,34 +1,21 @@
-"""Options and arguments that commands share: changes, ids, times and inputs."""
+"""Options that commands share: who changes something, times, durations and reasons."""
 
 from __future__ import annotations
 
-import difflib
 import functools
-import json
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
 
 import click
 import msgspec
 
-from redrive.cli.errors import NOT_FOUND, REFUSED, CommandFailed, UsageError, exit_code_for, hint, rewrite_hints
-from redrive.cli.output import echo_err, escape_line
-
-if TYPE_CHECKING:
-    from redrive.app import Redrive, Workflow
-
-_LETTER_PREFIX = "dl-"
-_ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_ID_LENGTH = 26
-_MAX_RUNS_READ = 10_000  # runs that are searched for the prefix of an id
-_MAX_CLOCK_DRIFT = timedelta(hours=1)  # between the process that made an id and the store
-_MAX_PROBLEMS = 5  # reported problems of one input
+from redrive.cli.errors import REFUSED, CommandFailed, UsageError
+from redrive.cli.output import escape_line
 
 
 class ChangeOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -106,119 +93,6 @@ def current_user() -> str:
         return "unknown"
 
 
-async def for_each_id(ids: Sequence[str], act: Callable[[str], Awaitable[None]]) -> int:
-    """Call `act` with each id, also after one has failed. Return the highest exit code."""
-    from redrive.errors import RedriveError
-
-    worst = 0
-    for id in ids:
-        try:
-            await act(id)
-        except RedriveError as error:
-            echo_err(f"Error: {rewrite_hints(str(error))}")
-            worst = max(worst, exit_code_for(error))
-        except CommandFailed as error:
-            echo_err(f"Error: {error.message}")
-            worst = max(worst, error.exit_code)
-    return worst
-
-
-def exit_if_failed(code: int) -> None:
-    """End the command unless the exit code is 0."""
-    if code:
-        raise click.exceptions.Exit(code)
-
-
-def read_ids(words: Sequence[str]) -> list[str]:
-    """Return the ids of the command line. `-` reads them from standard input, the first word of each line."""
-    found: list[str] = []
-    for word in words:
-        if word != "-":
-            found.append(word)
-            continue
-        if sys.stdin.isatty():
-            raise click.UsageError("- reads ids from standard input, which is a terminal: pipe ids in")
-        found += (line.split()[0] for line in sys.stdin if line.strip())
-    return list(dict.fromkeys(found))
-
-
-async def find_run_id(app: Redrive, text: str) -> str:
-    """Return the id of the run that a prefix names. The id of a dead letter names its run."""
-    text = text.removeprefix(_LETTER_PREFIX)
-    if len(text) >= _ID_LENGTH:
-        return text
-    return _require_single(text, await _find_runs_by_prefix(app, text), "run", "runs", "list")
-
-
-async def find_letter_id(app: Redrive, text: str) -> str:
-    """Return the id of the dead letter that a prefix names. The id of a run names its letter."""
-    from redrive.errors import NotFound
-
-    prefix = text.removeprefix(_LETTER_PREFIX)
-    if len(prefix) >= _ID_LENGTH:
-        return text
-    found: list[str] = []
-    for run_id in await _find_runs_by_prefix(app, prefix):
-        with suppress(NotFound):
-            # A letter that was written for this run may have moved to a later run, so ask instead of adding dl-.
-            found.append((await app.dlq.get(run_id)).id)
-    return _require_single(text, list(dict.fromkeys(found)), "dead letter", "dlq", "list")
-
-
-async def find_bulk_id(app: Redrive, text: str) -> str:
-    """Return the id of the bulk action that a prefix names."""
-    from redrive.store.result_page import iterate_pages
-
-    prefix = text.lower()
-    if len(prefix) >= _ID_LENGTH:
-        return prefix
-    actions = iterate_pages(lambda cursor: app.dlq.sets(limit=500, cursor=cursor))
-    found = [one.id async for one in actions if one.id.startswith(prefix)] if prefix else []
-    return _require_single(text, found, "bulk action", "dlq", "bulk", "list")
-
-
-def _require_single(text: str, found: list[str], kind: str, *list_command: str) -> str:
-    if not found:
-        raise CommandFailed(f"{kind} {text!r} was not found: `{hint(*list_command)}` lists the newest", NOT_FOUND)
-    if len(found) > 1:
-        listed = "\n".join(f"  {id}" for id in found[:5])
-        raise CommandFailed(
-            f"{text!r} is the beginning of {len(found)} {kind}s: give more of the id\n{listed}", REFUSED
-        )
-    return found[0]
-
-
-async def _find_runs_by_prefix(app: Redrive, prefix: str) -> list[str]:
-    """Return the ids of the runs that begin with a prefix."""
-    from redrive.store.filters import RunFilter
-
-    prefix = prefix.lower()
-    if not prefix or any(letter not in _ID_ALPHABET for letter in prefix):
-        return []
-    # An id begins with the time at which it was made, so the prefix limits the search.
-    since, until = _prefix_time(prefix, "0", -_MAX_CLOCK_DRIFT), _prefix_time(prefix, "z", _MAX_CLOCK_DRIFT)
-    where = RunFilter(since=since, until=until)
-    found: list[str] = []
-    seen, cursor = 0, None
-    while True:
-        page = await app.runs.list(where, limit=500, cursor=cursor)
-        found += (run.id for run in page.items if run.id.startswith(prefix))
-        seen, cursor = seen + len(page.items), page.next
-        if cursor is None:
-            return found
-        if seen >= _MAX_RUNS_READ:
-            raise CommandFailed(f"{prefix!r} is too short for so many runs: give more of the id", REFUSED)
-
-
-def _prefix_time(prefix: str, rest: str, drift: timedelta) -> datetime:
-    """Return the time of the id that has this prefix and is filled up with `rest`."""
-    value = 0
-    for letter in prefix.ljust(_ID_LENGTH, rest):
-        value = value << 5 | _ID_ALPHABET.index(letter)
-    milliseconds = min(value >> 80, 4_000_000_000_000)  # datetime cannot represent every time of an id
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds) + drift
-
-
 class _TimeType(click.ParamType["datetime"]):
     name = "time"
 
@@ -258,107 +132,3 @@ def time_options(command: Callable[..., Any]) -> Callable[..., Any]:
     until = click.option("--until", type=TIME_TYPE, metavar="TIME", help="Before.")
     since = click.option("--since", type=TIME_TYPE, metavar="TIME", help="At or after: 2h (ago), or an ISO time.")
     return since(until(command))
-
-
-def read_input(text: str | None) -> str:
-    """Return the value of `--input` as the text of a JSON object. `@file` reads a file, None is `{}`."""
-    return "{}" if text is None else _require_object(read_text_or_file(text, "--input"), "--input")
-
-
-def read_input_lines(file: TextIO) -> Iterator[str]:
-    """Yield the JSON objects of a file that has one on each line; skip empty lines."""
-    try:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield _require_object(line, f"line {number} of {file.name}")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file.name} is not UTF-8 text: nothing was started") from error
-
-
-def read_text_or_file(text: str, option: str) -> str:
-    """Return a value from the command line. `@file` returns the content of the file."""
-    if not text.startswith("@"):
-        return text
-    try:
-        return Path(text[1:]).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{option} {text}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{option} {text}: the file is not UTF-8 text") from error
-
-
-def parse_json_text(text: str, what: str, advice: str = "") -> Any:
-    """Return the JSON value that the user typed."""
-    from redrive.core.json_edit import parse_typed_json
-    from redrive.errors import InputError
-
-    try:
-        return parse_typed_json(text).value
-    except InputError as error:
-        raise UsageError(f"{what} is not valid JSON: {error}{advice}") from error
-
-
-_LIST_FIELDS = frozenset({"delays", "retry_on", "never_retry_on"})  # may be written as a,b,c
-
-
-def parse_field(text: str, option: str = "") -> tuple[str, Any]:
-    """Return FIELD=VALUE as a pair. A value that is not JSON is text, or a list with commas where a field is one."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError(f"{option}{text!r} is not FIELD=VALUE: write {option}max_retries=5")
-    try:
-        found = json.loads(value)
-    except (ValueError, RecursionError):
-        found = value
-    if name in _LIST_FIELDS and isinstance(found, str):
-        found = [item.strip() for item in found.split(",")]
-    return name, found
-
-
-def decode_arguments(workflow: Workflow[Any, Any, Any], text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments for a workflow, or end the command with every wrong or missing name."""
-    from redrive.errors import PayloadError
-
-    try:
-        return workflow.signature.decode(text)
-    except PayloadError as error:
-        schema, given = workflow.signature.build_input_schema(), json.loads(text)
-        known, required = list(schema.get("properties", {})), schema.get("required", [])
-        missing = [name for name in known if name not in given]
-        unknown = [name for name in given if known and name not in known]
-        # A missing name that looks like an unknown one is a typing error and is reported once.
-        misspelt = {other for name in unknown for other in difflib.get_close_matches(name, missing, n=1)}
-        problems = [
-            *(f"{name}: is not a parameter{suggest_names(name, missing)}" for name in unknown),
-            *(f"{name}: is missing" for name in missing if name in required and name not in misspelt),
-        ]
-        if not problems:
-            raise
-        more = [f"and {len(problems) - _MAX_PROBLEMS} more"] if len(problems) > _MAX_PROBLEMS else []
-        lines = [*problems[:_MAX_PROBLEMS], *more, f"it takes {', '.join(known) or 'no parameters'}"]
-        message = "\n  ".join([f"the input does not fit {workflow.name!r}:", *lines])
-        raise CommandFailed(message, REFUSED) from error
-
-
-def require_workflow(app: Redrive, name: str) -> Workflow[Any, Any, Any]:
-    """Return the workflow with a name, or end the command and suggest similar names."""
-    found = app.registered_workflows.get(name)
-    if found is None:
-        names = sorted(app.registered_workflows)
-        raise CommandFailed(
-            f"workflow {name!r} is not registered: the app has {', '.join(names)}{suggest_names(name, names)}",
-            NOT_FOUND,
-        )
-    return found
-
-
-def suggest_names(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean ...?` with the most similar names, or nothing."""
-    found = difflib.get_close_matches(name, list(known), n=3)
-    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
-
-
-def _require_object(text: str, what: str) -> str:
-    if not isinstance(parse_json_text(text, what), dict):
-        raise UsageError(f'{what} must be an object from parameter name to value, such as \'{{"order": "A-1"}}\'')
-    return text

@@ -1,11 +1,11 @@
 """`redrive dlq`: list dead letters, decide about them and annotate them.
 
-look      list, show (show renders the page)
+look      list_show: the list, and one letter, which letter_page renders
 groups    failures by cause: assign, comment on and mute one
 decide    replay, complete, edit; decision previews, confirms and applies them
 close     resolve, ignore, reopen        annotate    assign, comment, tag
 bulk      one decision on all letters that match a filter, and its progress
-arguments values of options, and letters by their id
+letter_selection  the letters of a command: by their ids, or by the options of a filter
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 from redrive.cli.dlq.bulk import bulk_group
 from redrive.cli.dlq.edit import edit
 from redrive.cli.dlq.groups import groups
-from redrive.cli.dlq.list import list_, show
+from redrive.cli.dlq.list_show import list_, show
 from redrive.cli.dlq.replay import complete, replay
 from redrive.cli.dlq.triage import assign, comment, escalate, ignore, reopen, resolve, tag
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from redrive.cli.dlq.list import join_error_and_reason
+from redrive.cli.dlq.list_show import join_error_and_reason
 from redrive.cli.errors import UsageError, hint
 from redrive.cli.options import REASON_OPTION, ChangeOptions
 from redrive.cli.output import Column, Output, display_tenant, echo, escape_line, field_columns, format_age, on_terminal

@@ -9,27 +9,23 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from redrive.cli.dlq.arguments import parse_json_value, parse_retry_policy, parse_step_outputs
 from redrive.cli.dlq.replay import WAIT_OPTION, input_edit_options, replay_options
-from redrive.cli.errors import NOT_FOUND, CommandFailed, hint
-from redrive.cli.options import (
-    DURATION_TYPE,
-    ChangeOptions,
+from redrive.cli.errors import NOT_FOUND, CommandFailed, hint, suggest_names
+from redrive.cli.ids import exit_if_failed, find_run_id, for_each_id, read_ids
+from redrive.cli.json_arguments import (
     decode_arguments,
-    exit_if_failed,
-    find_run_id,
-    for_each_id,
-    read_ids,
+    parse_json_value,
+    parse_retry_policy,
+    parse_step_outputs,
     read_input,
     read_input_lines,
-    require_workflow,
-    suggest_names,
 )
+from redrive.cli.options import DURATION_TYPE, ChangeOptions
 from redrive.cli.output import Output, echo_err, on_terminal
 from redrive.cli.target import Target, common_options, decision_options, run_on
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
+    from redrive.app import Redrive, Workflow
     from redrive.cli.replay_decision import DecisionSubject
     from redrive.desk.decisions import Replay
     from redrive.desk.models import Run
@@ -155,7 +151,7 @@ async def _start_locally(
 ) -> list[str]:
     from redrive.app import Start
 
-    workflow = require_workflow(app, name)
+    workflow = _require_workflow(app, name)
     starts: list[Start] = []
     for texts in _in_batches("checking", inputs):
         starts += (Start(*decode_arguments(workflow, text), options) for text in texts)
@@ -301,3 +297,15 @@ def rollback(id: str, reason: str | None, change: ChangeOptions, target: Target,
     from redrive.cli.saga import run_rollback_decision
 
     run_rollback_decision(target, id, "rollback", None, reason, change, output)
+
+
+def _require_workflow(app: Redrive, name: str) -> Workflow[Any, Any, Any]:
+    """Return the workflow with a name, or end the command and suggest similar names."""
+    found = app.registered_workflows.get(name)
+    if found is None:
+        names = sorted(app.registered_workflows)
+        raise CommandFailed(
+            f"workflow {name!r} is not registered: the app has {', '.join(names)}{suggest_names(name, names)}",
+            NOT_FOUND,
+        )
+    return found

@@ -1,15 +1,14 @@
-"""`redrive dlq list` and `show`, and the options that select letters."""
+"""`redrive dlq list` and `show`."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.dlq.arguments import load_letter, parse_index_values, parse_rate_option
-from redrive.cli.errors import NOT_FOUND, CommandFailed, UsageError
+from redrive.cli.dlq.letter_selection import build_filter, filter_options, load_letter
+from redrive.cli.errors import NOT_FOUND, CommandFailed
 from redrive.cli.options import TIME_TYPE, current_user, name_or_current_user
 from redrive.cli.output import Column, Output, on_terminal
 from redrive.cli.pager import Listing, PageOptions, page_options
@@ -18,82 +17,10 @@ from redrive.cli.target import Target, common_options, run_on
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.models import DeadLetter
-    from redrive.store.filters import LetterFilter
     from redrive.store.result_page import Page
 
-_FILTER_OPTIONS: dict[str, dict[str, Any]] = {
-    "workflow": {"metavar": "NAME", "help": "Only letters of this workflow."},
-    "step": {"metavar": "NAME", "help": "Only failures of this step."},
-    "code": {"metavar": "CODE", "help": "Only this code, such as timeout or exhausted_retries."},
-    "category": {"metavar": "NAME", "help": "Only this category of error, such as network."},
-    "stage": {"metavar": "NAME", "help": "Only failures at this stage, such as exec."},
-    "fingerprint": {"metavar": "TEXT", "help": "Only failures with this cause; `dlq groups` lists them."},
-    "owner": {"metavar": "NAME", "help": "Only letters assigned to this person."},
-    "escalated": {"metavar": "NAME", "help": "Only letters escalated to this role, user or #channel; * for any."},
-    "tag": {"metavar": "WORD", "help": "Only letters with this tag."},
-    "text": {
-        "metavar": "TEXT",
-        "help": "Only letters whose error message, reason, reference or search field contains this.",
-    },
-    "index": {
-        "metavar": "FIELD=VALUE",
-        "help": "Only letters with this value in a field declared with index=[...]; may be repeated.",
-        "multiple": True,
-    },
-    "tenant": {"metavar": "NAME", "help": "Only letters of this tenant.  [default: all]"},
-    "since": {"metavar": "TIME", "help": "Created at or after: 2h (ago), or an ISO time.", "type": TIME_TYPE},
-    "until": {"metavar": "TIME", "help": "Created before.", "type": TIME_TYPE},
-}
 _MAX_MESSAGE_LENGTH = 300  # of a message in a table
 _STATUSES = ("OPEN", "REPLAYING", "RESOLVED", "IGNORED", "EXPIRED", "ALL")
-
-
-def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that filter letters; it receives them as `filters`."""
-
-    @functools.wraps(command)
-    def with_filters(*args: Any, **options: Any) -> Any:
-        filters = {name: options.pop(name) for name in _FILTER_OPTIONS}
-        filters["index"] = parse_index_values(filters["index"], "--index")
-        return command(*args, filters=filters, **options)
-
-    for name, settings in reversed(_FILTER_OPTIONS.items()):
-        with_filters = click.option(f"--{name}", **settings)(with_filters)
-    return with_filters
-
-
-def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ids, or a filter in their place; it receives `ids`, and `where` if there are none.
-
-    A filter starts a bulk action, which can have a `rate`.
-    """
-
-    @click.argument("ids", nargs=-1, metavar="[LETTER]...")
-    @click.option("--all", "everything", is_flag=True, help="All open letters that match the filter, as a bulk action.")
-    @click.option("--rate", metavar="RATE", help="With --all: at most this many letters, such as 50/s, 600/m or 100/h.")
-    @filter_options
-    @functools.wraps(command)
-    def with_selection(
-        *args: Any, ids: tuple[str, ...], everything: bool, rate: str | None, filters: dict[str, Any], **others: Any
-    ) -> Any:
-        given = {name: value for name, value in filters.items() if value is not None}
-        if ids and (everything or given):
-            raise UsageError("name letters, or choose them with --all and a filter, but not both")
-        # A filter without --all is more likely a slip than a decision on many letters.
-        if not ids and not everything:
-            raise UsageError("name letters by their ids (- reads them from standard input), or give --all and a filter")
-        if rate is not None and not everything:
-            raise UsageError("--rate is for many letters: give --all and a filter with it")
-        where = _build_filter(given) if everything else None
-        return command(*args, ids=ids, where=where, rate=None if rate is None else parse_rate_option(rate), **others)
-
-    return with_selection
-
-
-def _build_filter(fields: dict[str, Any]) -> LetterFilter:
-    from redrive.store.filters import LetterFilter
-
-    return LetterFilter(**fields)
 
 
 @click.command("list")
@@ -122,7 +49,7 @@ def list_(
     async def fetch(app: Redrive, limit: int, cursor: str | None) -> Page[DeadLetter]:
         fields = given if view is None else {**await _load_view_filter(app, view, filters["tenant"]), **given}
         status = fields.get("status", "OPEN")
-        where = _build_filter({**fields, "status": None if status == "ALL" else status})
+        where = build_filter({**fields, "status": None if status == "ALL" else status})
         return await app.dlq.list(where, limit=limit, cursor=cursor)
 
     listing: Listing[DeadLetter] = Listing(
@@ -214,7 +141,7 @@ def show(id: str, reveal: bool, by: str | None, target: Target, output: Output) 
       redrive dlq show dl-01k9x7
       redrive dlq show 01k9x7 --json
     """
-    from redrive.cli.dlq.show import render_letter
+    from redrive.cli.dlq.letter_page import render_letter
 
     user = name_or_current_user(by, "--by")
 
