@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from redrive.errors import ConfigurationError, SchemaMismatch
-from redrive.store.sql_files import (
+from redrive.store.migrations import (
     AppliedMigration,
     Migration,
+    find_pending_migrations,
     load_migrations,
-    outstanding_migrations,
     parse_migration,
 )
 
@@ -48,36 +48,36 @@ ONE, TWO, THREE = migration(1), migration(2), migration(3, oldest=2)
 
 
 def test_an_empty_store_needs_all_migrations() -> None:
-    assert outstanding_migrations([], [ONE, TWO]) == [ONE, TWO]
+    assert find_pending_migrations([], [ONE, TWO]) == [ONE, TWO]
 
 
 def test_an_older_store_needs_the_missing_migrations() -> None:
-    assert outstanding_migrations(applied(ONE), [ONE, TWO, THREE]) == [TWO, THREE]
+    assert find_pending_migrations(applied(ONE), [ONE, TWO, THREE]) == [TWO, THREE]
 
 
 def test_an_up_to_date_store_needs_no_migrations() -> None:
-    assert outstanding_migrations(applied(ONE, TWO), [ONE, TWO]) == []
+    assert find_pending_migrations(applied(ONE, TWO), [ONE, TWO]) == []
 
 
 def test_a_newer_store_can_be_used_if_it_allows_that() -> None:
-    assert outstanding_migrations(applied(ONE, TWO, THREE), [ONE, TWO]) == []
+    assert find_pending_migrations(applied(ONE, TWO, THREE), [ONE, TWO]) == []
 
 
 def test_a_newer_store_that_is_incompatible_asks_for_an_upgrade_of_redrive() -> None:
     with pytest.raises(SchemaMismatch, match="upgrade redrive"):
-        outstanding_migrations(applied(ONE, TWO, THREE), [ONE])
+        find_pending_migrations(applied(ONE, TWO, THREE), [ONE])
 
 
 def test_a_changed_migration_file_is_refused() -> None:
     with pytest.raises(SchemaMismatch, match="0001"):
-        outstanding_migrations(applied(migration(1, text="other")), [ONE, TWO])
+        find_pending_migrations(applied(migration(1, text="other")), [ONE, TWO])
 
 
 def test_a_store_of_an_earlier_development_version_is_refused() -> None:
     """Such a store has more migrations than this code and a different first one: an upgrade would not help."""
     earlier = applied(*(migration(number, oldest=number, text=f"old {number}") for number in range(1, 25)))
     with pytest.raises(SchemaMismatch, match=r"another build of Redrive.*create a new store"):
-        outstanding_migrations(earlier, [ONE])
+        find_pending_migrations(earlier, [ONE])
 
 
 def test_line_endings_do_not_change_a_checksum() -> None:

@@ -57,7 +57,7 @@ def _migrate_file(url: str, plan: bool) -> list[str]:
 
     from redrive.clock import SystemClock
     from redrive.store import sqlite
-    from redrive.store.sql_files import load_migrations, outstanding_migrations
+    from redrive.store.migrations import find_pending_migrations, load_migrations
     from redrive.store.sqlite.connection import connect, parse_url
     from redrive.store.sqlite.schema import applied_migrations, prepare_schema
 
@@ -66,7 +66,7 @@ def _migrate_file(url: str, plan: bool) -> list[str]:
     if not plan or address.in_memory or Path(address.path).exists():
         con = connect(address)
         try:
-            outstanding = outstanding_migrations(applied_migrations(con), outstanding)
+            outstanding = find_pending_migrations(applied_migrations(con), outstanding)
             if outstanding and not plan:
                 prepare_schema(con, address, SystemClock().now(), migrate=True)
         finally:

@@ -19,8 +19,9 @@ from redrive.core.roles import Role, ranks_at_least
 from redrive.core.transitions import AuditWrite
 from redrive.errors import RedriveError
 from redrive.record_fields import as_dict, replace
-from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
-from redrive.store.sql_files import load_migrations
+from redrive.store.migrations import load_migrations
+from redrive.store.session import Database, Session, build_record, read_call, write_call
+from redrive.store.sql_statements import Statements
 
 SQL = Statements("accounts.sql")
 

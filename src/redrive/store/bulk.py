@@ -21,7 +21,8 @@ from redrive.store.groups import note_bulk_action
 from redrive.store.index_scan import IndexPath
 from redrive.store.list_query import build_scan_sql, choose_scan, detect_popular
 from redrive.store.result_page import Page, PageRequest, read_page
-from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
+from redrive.store.session import Database, Session, build_record, read_call, write_call
+from redrive.store.sql_statements import Statements
 
 SQL = Statements("bulk.sql")
 

@@ -18,7 +18,8 @@ from redrive.store.notifications import purge_notifications
 from redrive.store.outbox import purge_messages
 from redrive.store.questions import purge_questions
 from redrive.store.runs import RunRow, entry_row, run_row
-from redrive.store.session import Database, Session, Statement, Statements, read_call, write_call
+from redrive.store.session import Database, Session, read_call, write_call
+from redrive.store.sql_statements import Statement, Statements
 from redrive.store.workers import WorkerRow, worker_row
 
 SQL = Statements("chores.sql")

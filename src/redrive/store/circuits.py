@@ -24,7 +24,8 @@ from redrive.policy import MAX_CIRCUIT_TIME, MAX_FAILURES, Circuit
 from redrive.record_fields import as_dict, replace
 from redrive.store.filters import CircuitFilter
 from redrive.store.result_page import Page, PageRequest, read_page
-from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
+from redrive.store.session import Database, Session, build_record, read_call, write_call
+from redrive.store.sql_statements import Statements
 
 SQL = Statements("circuits.sql")
 WORKERS = Statements("workers.sql")

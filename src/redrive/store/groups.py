@@ -21,7 +21,8 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict, replace
 from redrive.store.filters import GroupFilter, make_value_error
 from redrive.store.result_page import Page, PageRequest
-from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
+from redrive.store.session import Database, Session, build_record, read_call, write_call
+from redrive.store.sql_statements import Statements
 
 SQL = Statements("groups.sql")
 

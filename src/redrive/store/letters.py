@@ -24,7 +24,8 @@ from redrive.store.index_scan import MAX_SCANNED, ListTotal, filter_values, pars
 from redrive.store.list_query import ListQuery, detect_popular
 from redrive.store.result_page import Page, PageRequest, Window
 from redrive.store.runs import RunRow, read_journals, read_runs
-from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
+from redrive.store.session import Database, Session, build_record, read_call, write_call
+from redrive.store.sql_statements import Statements
 
 if TYPE_CHECKING:
     from redrive.store.encryption.codec import Codec

@@ -9,7 +9,8 @@ from redrive.core.states import LetterStatus
 from redrive.store import index_scan
 from redrive.store.index_scan import IndexPath, ListTotal, Scan, WindowRows
 from redrive.store.result_page import Window
-from redrive.store.session import Session, Statements
+from redrive.store.session import Session
+from redrive.store.sql_statements import Statements
 
 SQL = Statements("lists.sql")
 

@@ -13,7 +13,8 @@ from redrive.core.transitions import AuditWrite, MessageWrite, Transition
 from redrive.store.children import WokenRun
 from redrive.store.filters import TaskFilter
 from redrive.store.result_page import Page, PageRequest, read_page
-from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
+from redrive.store.session import Database, Session, build_record, read_call, write_call
+from redrive.store.sql_statements import Statements
 
 SQL = Statements("questions.sql")
 CHILDREN = Statements("children.sql")

@@ -1,138 +1,28 @@
-"""Database sessions: the few calls that both databases answer, and the statements they run.
+"""Database sessions: the few calls that both databases answer, and how store calls run on them.
 
 Store code is written once, as `async def`, against `Session`. PostgreSQL's session awaits its driver.
 SQLite's session never suspends, so a whole call runs as one piece of work on the connection's thread.
-
-A statement lives in one of three places, tried in this order: `sqlite/statements` or `postgres/statements`
-if the databases need different SQL, else `store/statements` for both. A shared statement is written for
-PostgreSQL with named parameters (`:name`) and tables in schema `redrive`. SQLite gets it with these changes:
-
-    redrive.runs                         runs
-    = ANY (CAST(:ids AS text[]))         IN (SELECT value FROM json_each(:ids))
-    <> ALL (CAST(:ids AS text[]))        NOT IN (SELECT value FROM json_each(:ids))
-    = ANY (ARRAY(SELECT ...))            IN (SELECT * FROM (SELECT ...))
-    unnest(CAST(:a AS text[]), CAST(:b AS bigint[])) AS w (a, b)
-                                         a subquery over json_each(:a) with the same columns
-    json_agg(...)                        json_group_array(...)
-    FOR UPDATE SKIP LOCKED               (nothing: the writer holds the file's lock)
-    OFFSET 0                             (nothing: it only keeps PostgreSQL's planner from joining a subquery)
-    COLLATE "C"                          (nothing: SQLite compares bytes anyway)
-    /* INDEXED BY runs_due */            INDEXED BY runs_due
-    /* CROSS */ JOIN                     CROSS JOIN, which keeps the order of the tables
-    IS NOT DISTINCT FROM                 =  (values in conditions are never NULL)
-    IS DISTINCT FROM                     IS NOT
-    ILIKE                                LIKE
-
-In a shared statement `:now` is the time of the store. Sessions fill it in unless the caller does. A statement
-that compares an indexed column with a time the caller has takes it as `:at`: a plain parameter plans better.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import cache, wraps
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from redrive.core.transitions import AuditWrite, Transition
 from redrive.record_fields import field_names
-from redrive.store.sql_files import parse_statements
+from redrive.store.sql_statements import Dialect, Statement
 
 if TYPE_CHECKING:
     from redrive.store.encryption.codec import Codec
 
-Dialect: TypeAlias = Literal["sqlite", "postgres"]
 Record = TypeVar("Record")
 Result = TypeVar("Result")
 Params = ParamSpec("Params")
 log = logging.getLogger("redrive.store")
-
-_SCHEMA = re.compile(r"\bredrive\.")
-_ANY = re.compile(r"= ANY \(CAST\(:(\w+) AS \w+\[\]\)\)")
-_NOT_ANY = re.compile(r"<> ALL \(CAST\(:(\w+) AS \w+\[\]\)\)")
-_UNNEST = re.compile(r"unnest\(((?:CAST\(:\w+ AS \w+\[\]\)(?:, )?)+)\) AS (\w+) \(([\w, ]+)\)")
-_ARRAY = re.compile(r"CAST\(:(\w+) AS \w+\[\]\)")
-_LOCK = re.compile(r"\s+FOR (?:NO KEY UPDATE|UPDATE|SHARE)(?: OF \w+)?(?: SKIP LOCKED)?")
-_OFFSET = re.compile(r"\s+OFFSET 0(?=\s*\))")
-_BYTES = re.compile(r' COLLATE "C"')
-_HINT = re.compile(r"/\* (INDEXED BY \w+|CROSS) \*/")
-_NOW = re.compile(r"(?<![:\w]):now\b")
-_SERVER_TIME = "COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()))"
-
-
-class Statement:
-    """A named statement. Its text is read when a session first runs it."""
-
-    __slots__ = ("_file", "_name")
-
-    def __init__(self, file: str, name: str) -> None:
-        self._file = file
-        self._name = name
-
-    def text(self, dialect: Dialect) -> str:
-        """Return the SQL for one of the databases, with named parameters."""
-        return _load_texts(dialect, self._file)[self._name]
-
-
-class Statements:
-    """The statements of one file name, over the three folders."""
-
-    def __init__(self, file: str) -> None:
-        self._file = file
-
-    def __getitem__(self, name: str) -> Statement:
-        return Statement(self._file, name)
-
-    def texts(self, dialect: Dialect) -> Mapping[str, str]:
-        """Return the SQL of all statements for one of the databases, by name."""
-        return _load_texts(dialect, self._file)
-
-
-@cache
-def _load_texts(dialect: Dialect, file: str) -> dict[str, str]:
-    """Return all statements of a file name by their names, as one of the databases takes them."""
-    folders = Path(__file__).parent
-    adapt = translate_to_sqlite if dialect == "sqlite" else translate_to_postgres
-    shared, own = folders / "statements" / file, folders / dialect / "statements" / file
-    found: dict[str, str] = {}
-    if shared.is_file():
-        parsed = parse_statements(shared.read_text("utf-8"), file)
-        found.update({name: adapt(text) for name, text in parsed.items()})
-    if own.is_file():
-        found.update(parse_statements(own.read_text("utf-8"), file))
-    return found
-
-
-def translate_to_sqlite(text: str) -> str:
-    """Return a shared statement as SQLite takes it."""
-    text = _ANY.sub(r"IN (SELECT value FROM json_each(:\1))", text)
-    text = _NOT_ANY.sub(r"NOT IN (SELECT value FROM json_each(:\1))", text)
-    text = _UNNEST.sub(_zip_arrays, _OFFSET.sub("", text)).replace("= ANY (ARRAY(", "IN (SELECT * FROM (")
-    text = (
-        text.replace("IS NOT DISTINCT FROM", "=")
-        .replace("IS DISTINCT FROM", "IS NOT")
-        .replace("ILIKE", "LIKE")
-        .replace("json_agg(", "json_group_array(")
-    )
-    text = _HINT.sub(r"\1", _BYTES.sub("", text))
-    return _SCHEMA.sub("", _LOCK.sub("", text))
-
-
-def _zip_arrays(found: re.Match[str]) -> str:
-    """Return a subquery that gives the elements of several arrays side by side, from their JSON."""
-    first, *others = _ARRAY.findall(found[1])
-    alias, columns = found[2], found[3].split(", ")
-    values = ["element.value", *(f"json_extract(:{name}, '$[' || element.key || ']')" for name in others)]
-    named = ", ".join(f"{value} AS {column}" for value, column in zip(values, columns, strict=True))
-    return f"(SELECT {named} FROM json_each(:{first}) AS element) AS {alias}"  # nosec B608 - from our own .sql files
-
-
-def translate_to_postgres(text: str) -> str:
-    """Return a shared statement with the server's own time for `:now`, unless a session gives another."""
-    return _NOW.sub(_SERVER_TIME, text)
 
 
 def build_record(record: type[Record], row: Sequence[Any], /, **parsers: Callable[[Any], Any]) -> Record:

@@ -16,7 +16,8 @@ from redrive.clock import MICROS
 from redrive.core.transitions import TransitionResult
 from redrive.errors import Conflict
 from redrive.record_fields import as_dict
-from redrive.store.session import Database, Session, Statements, build_record, read_call, write_call
+from redrive.store.session import Database, Session, build_record, read_call, write_call
+from redrive.store.sql_statements import Statements
 
 SQL = Statements("workers.sql")
 CATALOGUE_SQL = Statements("catalogue.sql")

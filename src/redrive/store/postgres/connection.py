@@ -15,7 +15,7 @@ import msgspec
 
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.errors import ConfigurationError, DataRefused, RedriveError, SchemaMismatch, StoreError, StoreUnavailable
-from redrive.store.sql_files import NumberedStatement, replace_schema
+from redrive.store.sql_statements import NumberedStatement, replace_schema
 
 log = logging.getLogger("redrive.store")
 
@@ -176,13 +176,13 @@ class Connection:
     async def rows(self, statement: NumberedStatement, **values: Any) -> list[Any]:
         """Run a statement; return its rows."""
         text = replace_schema(statement.text, self._schema)
-        found: list[Any] = await self.con.fetch(text, *statement.arguments(values))
+        found: list[Any] = await self.con.fetch(text, *statement.list_arguments(values))
         return found
 
     async def row(self, statement: NumberedStatement, **values: Any) -> Any:
         """Run a statement; return its first row, or None."""
         text = replace_schema(statement.text, self._schema)
-        return await self.con.fetchrow(text, *statement.arguments(values))
+        return await self.con.fetchrow(text, *statement.list_arguments(values))
 
     async def value(self, statement: NumberedStatement, **values: Any) -> Any:
         """Run a statement; return the first value of its first row, or None."""
@@ -192,7 +192,7 @@ class Connection:
     async def many(self, statement: NumberedStatement, batch: Iterable[Mapping[str, Any]]) -> list[Any]:
         """Run a statement for each of these sets of values, sent together; return the rows of all."""
         text = replace_schema(statement.text, self._schema)
-        found: list[Any] = await self.con.fetchmany(text, [statement.arguments(each) for each in batch])
+        found: list[Any] = await self.con.fetchmany(text, [statement.list_arguments(each) for each in batch])
         return found
 
     async def script(self, text: str) -> None:

@@ -34,7 +34,7 @@ from redrive.store.postgres.connection import (
 )
 from redrive.store.postgres.pool import ConnectionPool
 from redrive.store.postgres.session import PostgresSession
-from redrive.store.session import Statements
+from redrive.store.sql_statements import Statements
 from redrive.store.workers import HeartbeatReply, WorkerRow
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from redrive.store.postgres.connection import (
     needs_no_escape,
     sparse_column,
 )
-from redrive.store.sql_files import load_numbered_statements
+from redrive.store.sql_statements import load_numbered_statements
 
 WRITES = load_numbered_statements(__package__, "writes.sql")
 _NAMES = (

@@ -18,7 +18,8 @@ import asyncpg
 from redrive.clock import SystemClock
 from redrive.errors import SchemaMismatch, StoreError
 from redrive.record_fields import as_dict
-from redrive.store import sql_files
+from redrive.store import sql_statements
+from redrive.store.migrations import AppliedMigration, Migration, find_pending_migrations, load_migrations
 from redrive.store.postgres.connection import (
     NOTHING_LOST,
     TRY_AGAIN,
@@ -34,12 +35,11 @@ from redrive.store.postgres.connection import (
 from redrive.store.postgres.pool import ENGINE_ROLE, check_tenant_isolation, create_roles
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.session import build_record
-from redrive.store.sql_files import AppliedMigration, Migration, load_migrations, outstanding_migrations
 from redrive.store.store import repeat_until_answered
 
 log = logging.getLogger("redrive.store")
 
-SQL = sql_files.load_numbered_statements(__package__, "schema.sql")
+SQL = sql_statements.load_numbered_statements(__package__, "schema.sql")
 LOCK_TIMEOUT = "10s"
 """How long a migration waits for a lock. All other transactions queue behind it meanwhile."""
 
@@ -51,7 +51,7 @@ async def check_schema(connection: Connection, address: Address) -> bool:
     if not await connection.value(SQL["has_schema"], schema=address.schema):
         return False
     async with connection.transaction(role=ENGINE_ROLE):
-        behind = await pending_migrations(connection, address)
+        behind = await _find_pending(connection, address)
     if behind:
         raise SchemaMismatch(
             f"the schema of {address.where} is older than this code (it lacks {', '.join(migration_names(behind))}): "
@@ -60,9 +60,9 @@ async def check_schema(connection: Connection, address: Address) -> bool:
     return True
 
 
-async def pending_migrations(connection: Connection, address: Address) -> list[Migration]:
+async def _find_pending(connection: Connection, address: Address) -> list[Migration]:
     """Return the migrations that `apply_migrations` would apply."""
-    return outstanding_migrations(await _read_applied(connection, address), load_migrations(__package__))
+    return find_pending_migrations(await _read_applied(connection, address), load_migrations(__package__))
 
 
 async def apply_migrations(connection: Connection, address: Address, clock: DatabaseClock) -> list[Migration]:
@@ -76,7 +76,7 @@ async def apply_migrations(connection: Connection, address: Address, clock: Data
         async with connection.transaction(lock_timeout=LOCK_TIMEOUT, statement_timeout="0"):
             await connection.rows(SQL["lock_migrations"], schema=address.schema)
             applied = await _read_applied(connection, address)
-            behind = outstanding_migrations(applied, load_migrations(__package__))
+            behind = find_pending_migrations(applied, load_migrations(__package__))
             if not behind:
                 return done
             due = behind[:1] if applied else behind
@@ -155,7 +155,7 @@ async def migrate(url: str, *, plan: bool = False) -> list[str]:
     address = parse_url(url)
     async with _plain_connection(address, TRY_AGAIN) as connection:
         if plan:
-            return migration_names(await pending_migrations(connection, address))
+            return migration_names(await _find_pending(connection, address))
         return migration_names(await apply_migrations(connection, address, DatabaseClock(SystemClock())))
 
 

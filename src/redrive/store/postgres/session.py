@@ -12,8 +12,8 @@ from redrive.store.postgres import rare_writes
 from redrive.store.postgres.connection import Connection, DatabaseClock, escape_nul, unescape_row
 from redrive.store.postgres.pool import Pool
 from redrive.store.postgres.rare_writes import write_audit
-from redrive.store.session import Dialect, Session, Statement
-from redrive.store.sql_files import load_numbered_statements, number_parameters
+from redrive.store.session import Session
+from redrive.store.sql_statements import Dialect, Statement, load_numbered_statements, number_parameters
 
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[Session], Coroutine[Any, Any, Result]]

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from redrive.clock import MICROS, Clock
 from redrive.core.transitions import Transition
-from redrive.store.session import Statements
+from redrive.store.sql_statements import Statements
 from redrive.store.sqlite.apply import TransitionBatch
 from redrive.store.sqlite.connection import Address, FairLock, connect, translate_error
 from redrive.store.sqlite.connection_threads import MemoryConnection, run_exclusive

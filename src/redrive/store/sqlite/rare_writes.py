@@ -11,7 +11,7 @@ from redrive.core.outbox import Bundle, SinkLease
 from redrive.core.states import CLOSED_LETTER_STATUSES, DeliveryStatus
 from redrive.core.transitions import LetterStatusWrite, MessageWrite, ReopenWrite, RunWrite, Transition
 from redrive.record_fields import as_dict
-from redrive.store.sql_files import load_statements
+from redrive.store.sql_statements import load_statements
 from redrive.store.sqlite.connection import write_many
 from redrive.store.sqlite.starts import drop_index, put_index, start
 

@@ -11,12 +11,12 @@ from contextlib import closing
 from pathlib import Path
 
 from redrive.errors import SchemaMismatch, StoreError
-from redrive.store import sql_files
+from redrive.store import sql_statements
+from redrive.store.migrations import AppliedMigration, Migration, find_pending_migrations, load_migrations
 from redrive.store.session import build_record
-from redrive.store.sql_files import AppliedMigration, Migration, load_migrations, outstanding_migrations
 from redrive.store.sqlite.connection import Address, connect, write_transaction
 
-SQL = sql_files.load_statements(__package__, "schema.sql")
+SQL = sql_statements.load_statements(__package__, "schema.sql")
 
 _PATIENCE = 60_000  # milliseconds
 
@@ -26,7 +26,7 @@ _template_lock = threading.Lock()
 def prepare_schema(con: sqlite3.Connection, address: Address, now: int, *, migrate: bool) -> None:
     """Make sure that this code can use the file's schema. Takes no lock if the schema is up to date."""
     ours = load_migrations(__package__)
-    if not outstanding_migrations(applied_migrations(con), ours):
+    if not find_pending_migrations(applied_migrations(con), ours):
         return
     if not migrate:
         raise SchemaMismatch(f"the schema of {address.path} is not up to date: run `redrive migrate`")
@@ -62,7 +62,7 @@ def _apply_next(con: sqlite3.Connection, address: Address, ours: Sequence[Migrat
     """Apply the next migration; return False if there is none, or another process applied it first."""
     with write_transaction(con):
         found = applied_migrations(con)
-        pending = outstanding_migrations(found, ours)
+        pending = find_pending_migrations(found, ours)
         if not pending:
             return False
         if not found:

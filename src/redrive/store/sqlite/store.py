@@ -20,8 +20,8 @@ from redrive.store.encryption.reencrypt import TEXT_TABLES, TextRow, TextSwap, T
 from redrive.store.events import REFUSING_STATUSES, SQL, NewEvent
 from redrive.store.port import DeskStore, LeaseConnection, Transaction
 from redrive.store.runs import StartResult
-from redrive.store.session import Database, Dialect, Session, Statement, run_inline
-from redrive.store.sql_files import load_statements
+from redrive.store.session import Database, Session, run_inline
+from redrive.store.sql_statements import Dialect, Statement, load_statements
 from redrive.store.sqlite import apply, claims, connection, starts
 from redrive.store.sqlite.connection_threads import FileConnections, MemoryConnection, exclusive_transaction
 from redrive.store.sqlite.lease import ChangeNotifier, FileLease, MemoryLease, data_version
