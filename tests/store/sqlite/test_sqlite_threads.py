@@ -19,7 +19,7 @@ from redrive.errors import StoreError, StoreUnavailable
 from redrive.store import open_store
 from redrive.store.filters import RunFilter
 from redrive.store.sqlite import connection
-from redrive.store.sqlite.connection import FairLock
+from redrive.store.sqlite.connection_threads import FairLock
 
 
 async def count(kit: Kit) -> int:

@@ -2,30 +2,33 @@
 
 One call writes no run and no entry twice, and writes nothing after it has taken a run. A batch that needs more is
 split into several calls in one transaction. That is rare: only transitions of the reaper and of users take runs.
+
+Rows that few transitions have (reopened and new runs, closed letters, replays, audit lines) are sent as JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from redrive.core.outbox import SinkLease
 from redrive.core.payload.plain import to_json_text
-from redrive.core.states import FINAL_RUN_STATUSES
-from redrive.core.transitions import EntryWrite, RunWrite, Transition, TransitionResult
+from redrive.core.states import CLOSED_LETTER_STATUSES, FINAL_RUN_STATUSES
+from redrive.core.transitions import EntryWrite, NewRun, RunWrite, Transition, TransitionResult
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict
-from redrive.store.postgres import rare_writes
+from redrive.store.postgres import messages
 from redrive.store.postgres.connection import (
     Connection,
     DatabaseClock,
     dense_column,
+    escape_fields,
     escape_nul,
     joined_column,
+    needs_no_escape,
     sparse_column,
 )
 from redrive.store.postgres.fast_path import apply_few
-from redrive.store.postgres.rare_writes import encode_rare_writes, encode_starts
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.postgres.starts import drop_index, put_index
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
@@ -59,6 +62,9 @@ _KINDS: dict[str, Callable[[_Row], Sequence[Any] | str | None]] = {
     **dict.fromkeys(("e_tenant", "e_kind", "e_name", "e_status", "e_attempt", "e_ended"), dense_column),
 }  # fmt: skip
 """How a column is sent: `sparse_column` unless it is named here."""
+
+_RareRow = dict[str, Any]
+_RowFilter = Callable[[_RareRow], _RareRow]
 
 
 async def apply(
@@ -168,7 +174,7 @@ async def _apply_call(
     waiting: set[int],
 ) -> list[TransitionResult]:
     rest, starts = encode_rare_writes(transitions), encode_starts(transitions)
-    sent = rare_writes.make_message_columns(transitions)
+    sent = messages.make_message_columns(transitions)
     is_short = rest is None and starts is None and sent is None
     numbers = _number_runs(transitions) if is_short else range(1, len(transitions) + 1)
     columns = _Columns()
@@ -178,9 +184,7 @@ async def _apply_call(
     if is_short:
         row = await connection.row(SQL["apply"], worker=worker, now=clock.given(), **values)
     else:
-        values |= (
-            rare_writes.NO_MESSAGES if sent is None else sent | rare_writes.make_group_columns(transitions, carriers)
-        )
+        values |= messages.NO_MESSAGES if sent is None else sent | messages.make_group_columns(transitions, carriers)
         more = {"told": rest or "{}", "begun": starts}
         row = await connection.row(SQL["apply_with_rest"], worker=worker, now=clock.given(), **more, **values)
     now, kept = clock.observe(row[0]), [row[1][number - 1] for number in numbers]
@@ -188,7 +192,7 @@ async def _apply_call(
     yes, no = TransitionResult(True, now), TransitionResult(False, now)
     results = [yes if each else no for each in kept]
     if values.get("m_group"):
-        for number, taken in enumerate(rare_writes.find_bundles(transitions, kept, values, row[-1])):
+        for number, taken in enumerate(messages.find_bundles(transitions, kept, values, row[-1])):
             if taken:
                 results[number] = TransitionResult(True, now, taken)
     return results
@@ -232,7 +236,7 @@ class _Columns:
         for entry in transition.entries:
             self._entries.append((run, entry.index, _entry_row(number, transition.tenant, entry)))
             self._all_new = self._all_new and entry.new
-        if change is not None and transition.reopens is None:  # `rest_json` has the change of a reopened run
+        if change is not None and transition.reopens is None:  # `_list_rows` has the change of a reopened run
             self._changes.append((run, _change_row(number, transition, change)))
             if change.output is not None or change.failure is not None or change.status in FINAL_RUN_STATUSES:
                 self._results.append((number, transition.tenant, escape_nul(change.output), escape_nul(change.failure)))
@@ -330,3 +334,61 @@ def _change_row(number: int, transition: Transition, change: RunWrite) -> _Row:
         number, change.status._value_, change.wake_in, change.release, 1 if change.take else 0,
         change.status in FINAL_RUN_STATUSES, deaths, change.diverged, change.parked_on, change.seen,
     )  # fmt: skip
+
+
+def encode_rare_writes(transitions: Sequence[Transition]) -> str | None:
+    """Return the other rows by kind as JSON, each with the number of its transition; None if there are none."""
+    rows = _collect_rows(transitions, _drop_none)
+    if not rows:
+        return None
+    text = to_json_text(rows)
+    return text if needs_no_escape(text) else to_json_text(_collect_rows(transitions, escape_fields))
+
+
+def encode_starts(transitions: Sequence[Transition]) -> str | None:
+    """Return the runs that transitions start as JSON; None if there are none."""
+    rows = [{"t": number, **_make_start_row(run)} for number, each in enumerate(transitions, 1) for run in each.starts]
+    return to_json_text(rows) if rows else None
+
+
+def _collect_rows(transitions: Sequence[Transition], write: _RowFilter) -> dict[str, list[_RareRow]]:
+    rows: dict[str, list[_RareRow]] = {}
+    for number, transition in enumerate(transitions, 1):
+        for kind, row in _list_rows(transition, write):
+            row["t"] = number
+            rows.setdefault(kind, []).append(row)
+    return rows
+
+
+def _list_rows(transition: Transition, write: _RowFilter) -> Iterator[tuple[str, _RareRow]]:
+    if transition.reopens is not None:
+        row = {**as_dict(transition.reopens), "new_operation": int(transition.reopens.new_operation)}
+        del row["index"]  # other statements write it
+        if (change := transition.change) is not None:  # in the same row: so the run is written once, not twice
+            row |= {**as_dict(change), "status": change.status.value, "take": int(change.take)}
+        yield "reopens", write(row)
+    if transition.move is not None:
+        status = transition.move.status
+        closed = status in CLOSED_LETTER_STATUSES
+        yield "moves", write({**as_dict(transition.move), "status": status.value, "closed": closed})
+    if transition.ends_replay is not None and transition.change is not None:
+        yield "ends", {"letter": transition.ends_replay, "outcome": transition.change.status.value}
+    if transition.replay is not None:
+        yield "replays", {**write(as_dict(transition.replay)), "tenant": transition.tenant}
+    for sample in transition.samples:
+        yield "samples", {**as_dict(sample), "tenant": transition.tenant}
+    for line in transition.audit:
+        yield "audit", write(as_dict(line))
+
+
+def _make_start_row(run: NewRun) -> _RareRow:
+    """Return a run as a row. Its names are not escaped: one with a NUL is refused, as by `start`."""
+    texts = {name: getattr(run, name) for name in ("input", "options", "correlation_id", "parent")}
+    row = as_dict(run)
+    del row["index"]
+    return {**row, **escape_fields(texts), "rank": -run.priority}
+
+
+def _drop_none(row: _RareRow) -> _RareRow:
+    """Leave out empty fields, which the server would parse a thousand times for nothing."""
+    return {name: value for name, value in row.items() if value is not None}

@@ -265,6 +265,11 @@ def escape_nul(text: Any) -> Any:
     return text
 
 
+def escape_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row that have a value, without NUL characters."""
+    return {name: escape_nul(value) for name, value in row.items() if value is not None}
+
+
 def unescape_row(row: Sequence[Any], looked_at: Sequence[Any] | None = None) -> Sequence[Any]:
     """Return the values of a row with unescaped texts; nearly always the row itself.
 

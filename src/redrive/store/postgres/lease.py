@@ -1,4 +1,4 @@
-"""Leases of workers, and the notifier between processes.
+"""Leases of workers: the heartbeats that renew them, and the workers whose lease has expired.
 
 Heartbeats have their own connection, thread and event loop: the driver needs a loop, and neither the worker's loop
 (a step may block it) nor its connections (steps may use them all) may delay a heartbeat.
@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
 import threading
-import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
-
-import asyncpg
 
 from redrive.clock import MICROS
 from redrive.core.transitions import Transition
@@ -32,20 +28,15 @@ from redrive.store.postgres.connection import (
     is_usable_after,
     translate_error,
 )
-from redrive.store.postgres.pool import ConnectionPool
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.sql_statements import Statements
 from redrive.store.workers import HeartbeatReply, WorkerRow
 
 T = TypeVar("T")
-log = logging.getLogger("redrive.store")
 WORKERS = Statements("workers.sql")
 CHORES = Statements("chores.sql")
 PATIENCE = 5.0
 """Seconds to wait for an answer, or a third of a shorter lease. A later heartbeat renews the lease as well."""
-
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds between two attempts to listen
-_NOTIFY_INTERVAL = 0.002  # seconds between two notifications: more of them would wake no process sooner
 
 
 class PostgresLease:
@@ -164,85 +155,3 @@ async def end_connections(session: PostgresSession, gates: Sequence[int]) -> int
     # As the login of the URL, which owns these connections.
     async with session.connection.transaction(role="none"):
         return len(await session.rows(CHORES["end_idle_connections"], gates=gates))
-
-
-class ChangeNotifier:
-    """Notifies other processes of changes, and listens to them, by LISTEN and NOTIFY.
-
-    This is a hint only: polling finds what a notification missed.
-    """
-
-    def __init__(self, address: Address, pool: ConnectionPool) -> None:
-        self._address = address
-        self._pool = pool
-        self._channel = f"redrive_{address.schema}"
-        self._name = uuid.uuid4().hex
-        self._heard = asyncio.Event()
-        self._listening: asyncio.Task[None] | None = None
-        self._notifying: asyncio.Task[None] | None = None
-        self._again = False
-        self._lost = asyncio.Event()
-
-    async def changed(self) -> None:
-        """Return when another process has notified since the last return; never, if this process cannot listen."""
-        await self._heard.wait()
-        self._heard.clear()
-
-    def open(self) -> None:
-        """Start listening, if there is a direct connection to listen on."""
-        if self._address.listen_url is not None:
-            self._listening = asyncio.create_task(self._listen(), name="redrive listener")
-
-    async def close(self) -> None:
-        """Stop listening and notifying."""
-        tasks = [task for task in (self._listening, self._notifying) if task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    def notify(self) -> None:
-        """Notify other processes soon that there may be work."""
-        if not self._address.notifies:
-            return
-        if self._notifying is not None and not self._notifying.done():
-            self._again = True
-            return
-        self._notifying = asyncio.create_task(self._send_notify(), name="redrive notifier")
-
-    async def _send_notify(self) -> None:
-        while True:
-            self._again = False
-            try:
-                async with self._pool.connection() as connection:
-                    await connection.con.execute("SELECT pg_notify($1, $2)", self._channel, self._name)
-            except Exception as error:
-                log.debug("could not notify other processes; they find the work by polling: %s", error)
-            if not self._again:
-                return
-            await asyncio.sleep(_NOTIFY_INTERVAL)
-
-    async def _listen(self) -> None:
-        pause = _FIRST_PAUSE
-        while True:
-            con: asyncpg.Connection | None = None
-            try:
-                con = await connect(self._address, {}, url=self._address.listen_url)
-                self._lost.clear()
-                con.add_termination_listener(lambda _: self._lost.set())
-                await con.add_listener(self._channel, self._on_notify)
-                pause = _FIRST_PAUSE
-                self._heard.set()
-                await self._lost.wait()
-                log.info("lost the connection that listens for notifications; connecting again")
-            except Exception as error:
-                log.info("could not listen for notifications; polling continues: %s", error)
-            finally:
-                if con is not None:
-                    con.terminate()
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def _on_notify(self, _con: Any, _pid: int, _channel: str, sender: object) -> None:
-        if sender != self._name:  # this process knows about its own changes
-            self._heard.set()

@@ -6,12 +6,13 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias, TypeVar
 
+from redrive.core.payload.plain import to_json_text
 from redrive.core.transitions import AuditWrite, Transition
+from redrive.record_fields import as_dict
 from redrive.store.encryption.codec import Codec
-from redrive.store.postgres import rare_writes
-from redrive.store.postgres.connection import Connection, DatabaseClock, escape_nul, unescape_row
+from redrive.store.postgres import messages
+from redrive.store.postgres.connection import Connection, DatabaseClock, escape_fields, escape_nul, unescape_row
 from redrive.store.postgres.pool import Pool
-from redrive.store.postgres.rare_writes import write_audit
 from redrive.store.session import Session
 from redrive.store.sql_statements import Dialect, Statement, load_numbered_statements, number_parameters
 
@@ -23,6 +24,7 @@ LIST_PLANNER_SETTINGS = {"enable_sort": "off", "random_page_cost": "0", "seq_pag
 
 _SERVER_TIME = load_numbered_statements(__package__, "clock.sql")["server_time"]
 _PUBLISH = load_numbered_statements(__package__, "outbox.sql")["publish"]
+_NOTE = load_numbered_statements(__package__, "writes.sql")["note"]
 
 
 class PostgresSession(Session):
@@ -58,10 +60,11 @@ class PostgresSession(Session):
         return self.clock.observe(await self.connection.value(_SERVER_TIME, now=self.clock.given()))
 
     async def note(self, lines: Iterable[AuditWrite]) -> None:
-        await write_audit(self.connection, self.clock, lines)
+        rows = [{"t": 1, **escape_fields(as_dict(line))} for line in lines]
+        await self.connection.rows(_NOTE, now=self.clock.given(), told=to_json_text({"audit": rows}))
 
     async def publish(self, transitions: Sequence[Transition], now: int) -> None:
-        columns = rare_writes.make_message_columns(transitions)
+        columns = messages.make_message_columns(transitions)
         if columns is not None:
             await self.connection.rows(_PUBLISH, **columns, now=now)
 

@@ -24,7 +24,7 @@ from redrive.store.outbox_claims import DeliveryFloors
 from redrive.store.port import DeskStore, LeaseConnection, Transaction
 from redrive.store.postgres import apply, claims, lease, starts
 from redrive.store.postgres.connection import DatabaseClock, engine_settings, escape_nul, parse_url, unescape_row
-from redrive.store.postgres.lease import ChangeNotifier
+from redrive.store.postgres.notifier import ChangeNotifier
 from redrive.store.postgres.pool import ConnectionPool, TenantPool
 from redrive.store.postgres.schema import prepare_database
 from redrive.store.postgres.session import PostgresDatabase, PostgresSession

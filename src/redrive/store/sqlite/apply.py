@@ -1,4 +1,8 @@
-"""Applying transitions: each is written whole if its fence still holds, and not at all otherwise."""
+"""Applying transitions: each is written whole if its fence still holds, and not at all otherwise.
+
+Nearly all transitions write entries and changes of runs only. The rows that few transitions have (reopened and new
+runs, closed letters, replays) are written last, one kind after the other.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,29 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 from redrive.clock import MICROS
 from redrive.core.outbox import SinkLease
-from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
-from redrive.core.transitions import AttemptWrite, AuditWrite, EntryWrite, RunWrite, Transition, TransitionResult
+from redrive.core.states import CLOSED_LETTER_STATUSES, FINAL_RUN_STATUSES, RunStatus
+from redrive.core.transitions import (
+    AttemptWrite,
+    AuditWrite,
+    EntryWrite,
+    LetterStatusWrite,
+    ReopenWrite,
+    RunWrite,
+    Transition,
+    TransitionResult,
+)
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict
 from redrive.store.children import WokenRun
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
 from redrive.store.sql_statements import Statements, load_statements
-from redrive.store.sqlite.connection import Row, Write, multi_row_statements, write_many
-from redrive.store.sqlite.rare_writes import publish, write_rare
+from redrive.store.sqlite.messages import publish_messages
+from redrive.store.sqlite.multi_row_writes import Row, Write, multi_row_statements, write_many
+from redrive.store.sqlite.starts import drop_index, put_index, start
 from redrive.store.workers import ReceiptWrite, StaleBatch
 
 SQL = load_statements(__package__, "writes.sql")
@@ -36,6 +51,8 @@ _STATEMENTS = (
     "put_attempt",
     "put_letter", "put_letter_texts", "insert_circuit_if_new", "put_sample", "drop_probe", "put_audit",
 )  # fmt: skip
+_Row = dict[str, Any]
+_CHANGED = ("status", "wake_in", "release", "take", "deaths", "diverged", "parked_on")  # columns of a reopened run
 
 
 class TransitionRows:
@@ -247,7 +264,7 @@ class TransitionBatch:
         numbers = [n for n, each in enumerate(self._transitions) if each.messages and plan.results[n].kept]
         if numbers:
             kept = [self._transitions[n] for n in numbers]
-            bundled = iter(publish(con, plan.now, kept, self._carriers, self._worker))
+            bundled = iter(publish_messages(con, plan.now, kept, self._carriers, self._worker))
             for n in numbers:
                 taken = tuple(islice(bundled, len(self._transitions[n].messages)))
                 plan.results[n] = TransitionResult(True, plan.now, taken)
@@ -294,3 +311,76 @@ def apply_once(
     if not con.execute(WORKERS["put_receipt"], as_dict(receipt(results))).fetchall():
         raise StaleBatch(Reason(ReasonCode.BATCH_STALE))
     return results
+
+
+def write_rare(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]) -> None:
+    """Write the rest of transitions, one kind after the other, as the PostgreSQL store does."""
+    _reopen_runs(con, now, [each for each in transitions if each.reopens])
+    if begun := [run for each in transitions for run in each.starts]:
+        start(con, now, begun)
+        replaced = [{"old": run.replay_of, "new": run.public_id} for run in begun if run.replay_of is not None]
+        for name in ("copy_events", "copy_wakeups", "replace_run", "copy_owner", "move_children"):
+            con.executemany(SQL[name], replaced)
+    moves = [each.move for each in transitions if each.move]
+    con.executemany(SQL["move_letter_to_run"], [{"letter": m.letter, "run": m.run} for m in moves if m.run])
+    _write_grouped(con, "move_letter", [(_make_move_values(move, now), move.letter) for move in moves])
+    _write_grouped(
+        con,
+        "end_replay",
+        [
+            ({"outcome": each.change.status.value, "now": now}, each.ends_replay)
+            for each in transitions
+            if each.ends_replay and each.change
+        ],
+    )
+    replays = [({**as_dict(each.replay), "tenant": each.tenant, "now": now}) for each in transitions if each.replay]
+    _write_grouped(con, "count_replay", [({}, row["letter"]) for row in replays])
+    _write_grouped(con, "put_replay", [(row, [row.pop("letter"), row.pop("run_id")]) for row in replays])
+
+
+def _write_grouped(con: sqlite3.Connection, statement: str, rows: Iterable[tuple[_Row, Any]]) -> None:
+    """Run a statement once for all rows with equal values; `:these` is the list of their keys."""
+    groups: dict[tuple[tuple[str, Any], ...], list[Any]] = {}
+    for values, key in rows:
+        groups.setdefault(tuple(values.items()), []).append(key)
+    for items, keys in groups.items():
+        con.execute(SQL[statement], {**dict(items), "these": json.dumps(keys)})
+
+
+def _reopen_runs(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]) -> None:
+    pairs = [(each, each.reopens) for each in transitions if each.reopens]
+    _write_grouped(
+        con, "reopen_run", [(_make_reopened_values(r, each.change, now), [each.run, r.letter]) for each, r in pairs]
+    )
+    edited = [
+        {"run": each.run, "input": r.input, "options": r.options}
+        for each, r in pairs
+        if r.input is not None or r.options is not None
+    ]
+    con.executemany(SQL["edit_input"], edited)
+    for name, field in (
+        ("supersede", "supersedes"),
+        ("return_events", "supersedes"),
+        ("drop_superseded_waits", "supersedes"),
+        ("loosen", "loosens"),
+    ):
+        indexes = [(getattr(r, field), each.run) for each, r in pairs]
+        _write_grouped(con, name, [({"indexes": json.dumps(found)}, run) for found, run in indexes if found])
+    for each, r in pairs:
+        if r.index is not None:
+            drop_index(con, [each.run])
+            put_index(con, each.run, each.tenant, r.index)
+
+
+def _make_reopened_values(reopening: ReopenWrite, change: RunWrite | None, now: int) -> _Row:
+    """Return the values of a reopened run, its change included, so that its row is written once."""
+    values = {"sole_step": reopening.sole_step, "new_operation": reopening.new_operation, "now": now}
+    if change is None:
+        return {**values, **dict.fromkeys(_CHANGED), "release": False, "take": False}
+    return {**values, **{name: getattr(change, name) for name in _CHANGED}}
+
+
+def _make_move_values(move: LetterStatusWrite, now: int) -> _Row:
+    closed = move.status in CLOSED_LETTER_STATUSES
+    change = {"by": move.by, "resolution": move.resolution, "expires_in": move.expires_in}
+    return {"status": move.status._value_, "closed": closed, **change, "now": now}

@@ -1,4 +1,4 @@
-"""The connections of a SQLite store, and the threads that use them.
+"""The connections of a SQLite store, the threads that use them, and the lock that orders their writes.
 
 FileConnections    a thread for writes, one for reads and (when needed) one for transactional steps
 MemoryConnection   one connection on the caller's thread, for `:memory:` (tests and simulation)
@@ -11,6 +11,7 @@ import os
 import queue
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
@@ -18,7 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 from redrive.clock import Clock, Timer
 from redrive.errors import StoreError, StoreUnavailable
 from redrive.store.sqlite import connection
-from redrive.store.sqlite.connection import BUSY_TIMEOUT, NOTHING_LOST, Address, FairLock
+from redrive.store.sqlite.connection import BUSY_TIMEOUT, NOTHING_LOST, Address
 
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[sqlite3.Connection], Result]
@@ -310,3 +311,41 @@ class MemoryConnection:
 
 ReservedConnection: TypeAlias = ConnectionThread | MemoryConnection
 """A connection that a transactional step has reserved."""
+
+
+class FairLock:
+    """A lock that waiting threads get in the order in which they asked.
+
+    SQLite lets its waiting writers try again at growing intervals, and gives the lock to whichever tries next: beside a
+    busy writer the heartbeats of the lease, or a transactional step, could wait until their time is over.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._waiting: deque[threading.Lock] = deque()
+        self._taken = False
+
+    def take(self, timeout: float) -> bool:
+        """Wait for the lock; return False if the time is up."""
+        with self._mutex:
+            if not self._taken:
+                self._taken = True
+                return True
+            gate = threading.Lock()
+            gate.acquire()
+            self._waiting.append(gate)
+        if gate.acquire(timeout=timeout):
+            return True
+        with self._mutex:
+            if gate in self._waiting:
+                self._waiting.remove(gate)
+                return False
+            return True  # the holder released it at the last moment
+
+    def release(self) -> None:
+        """Give the lock to the thread that has waited longest."""
+        with self._mutex:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._taken = False

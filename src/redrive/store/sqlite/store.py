@@ -24,8 +24,9 @@ from redrive.store.session import Database, Session, run_inline
 from redrive.store.sql_statements import Dialect, Statement, load_statements
 from redrive.store.sqlite import apply, claims, connection, starts
 from redrive.store.sqlite.connection_threads import FileConnections, MemoryConnection, exclusive_transaction
-from redrive.store.sqlite.lease import ChangeNotifier, FileLease, MemoryLease, data_version
-from redrive.store.sqlite.rare_writes import publish
+from redrive.store.sqlite.lease import FileLease, MemoryLease
+from redrive.store.sqlite.messages import publish_messages
+from redrive.store.sqlite.notifier import ChangeNotifier, data_version
 from redrive.store.sqlite.schema import prepare_schema
 from redrive.store.sqlite.transaction import StepTransaction
 from redrive.store.store import SqlStore
@@ -76,7 +77,7 @@ class SqliteSession(Session):
         apply.write_audit(self._con, self._clock(), lines)
 
     async def publish(self, transitions: Sequence[Transition], now: int) -> None:
-        publish(self._con, now, transitions)
+        publish_messages(self._con, now, transitions)
 
     def index_order(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()  # its statements name their indexes
