@@ -11,8 +11,8 @@ import pytest
 from desk_kit import Shop, ended, failed, shop, statuses
 
 from redrive.core.transitions import Transition, TransitionResult
-from redrive.desk.decisions import Replay
 from redrive.desk.models import DeadLetter
+from redrive.desk.replays import Replay
 from redrive.errors import Conflict
 from redrive.store import open_store
 from redrive.store.port import Store

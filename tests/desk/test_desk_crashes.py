@@ -22,8 +22,8 @@ from engines import OnStore, engine_on
 
 from redrive import Redrive
 from redrive.app.runtime import Runtime
-from redrive.desk.decisions import Replay
 from redrive.desk.models import DeadLetter
+from redrive.desk.replays import Replay
 from redrive.errors import StoreUnavailable
 from redrive.store import open_store
 from redrive.store.filters import LetterFilter, RunFilter

@@ -11,11 +11,10 @@ from desk_kit import ONCE, new_app
 from redrive import NonRetryable, Redrive
 from redrive.app import Workflow
 from redrive.core.payload import Signature
-from redrive.desk import decisions as replaying
-from redrive.desk import validation as checks
-from redrive.desk.presenter import LARGE_SIZE, measure_size
-from redrive.desk.runs import StartRequest
-from redrive.desk.validation import PayloadChecker
+from redrive.desk import payload_checker, replay_order, replays
+from redrive.desk.large_values import LARGE_SIZE, measure_size
+from redrive.desk.payload_checker import PayloadChecker
+from redrive.desk.run_starter import StartRequest
 from redrive.errors import PayloadTooLarge
 from redrive.testing import engine
 
@@ -68,10 +67,10 @@ async def test_the_loop_checks_small_values_only(monkeypatch: pytest.MonkeyPatch
             monkeypatch,
             (PayloadChecker, "_encode"),
             (PayloadChecker, "_decode"),
-            (checks, "find_faults"),
-            (checks, "find_masked_paths"),
-            (replaying, "encode_json"),
-            (replaying, "diff_json"),
+            (payload_checker, "find_faults"),
+            (payload_checker, "find_masked_paths"),
+            (replay_order, "encode_json"),
+            (replays, "diff_json"),
         )
         desk = app.runtime.desk(app.runtime.store, app.runtime.clock)
         for some in ([2], rows):
@@ -93,7 +92,9 @@ async def test_a_value_far_above_the_limit_is_refused_before_it_is_checked(monke
     async with engine(app) as e:
         run = await importing.start([1])
         await e.settle()
-        threads = Threads(monkeypatch, (Signature, "decode"), (Signature, "decode_result"), (checks, "find_faults"))
+        threads = Threads(
+            monkeypatch, (Signature, "decode"), (Signature, "decode_result"), (payload_checker, "find_faults")
+        )
         huge = ["x" * (3 << 20)]
         desk = app.runtime.desk(app.runtime.store, app.runtime.clock)
         with pytest.raises(PayloadTooLarge, match=r"the input of workflow 'importing' takes 3\.0 MiB"):

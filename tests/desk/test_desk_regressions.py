@@ -13,9 +13,9 @@ from redrive import Redrive, RetryPolicy
 from redrive.core import journal
 from redrive.core.journal import Journal
 from redrive.core.transitions import AuditWrite
-from redrive.desk.decisions import Replay
 from redrive.desk.models import DeadLetter
 from redrive.desk.preview import DryRun
+from redrive.desk.replays import Replay
 from redrive.errors import Conflict, DataRefused, InputError, NotAllowed, NotFound
 from redrive.record_fields import replace
 from redrive.store.bulk import NewBulk

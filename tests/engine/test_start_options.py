@@ -11,7 +11,7 @@ from engines import OnStore
 import redrive
 from redrive import FailureEvent, Redrive, RetryPolicy, step_info
 from redrive.core.states import RunStatus
-from redrive.desk.runs import StartRequest
+from redrive.desk.run_starter import StartRequest
 from redrive.errors import ConfigurationError, InputError, RegistrationError, UnknownWorkflow
 from redrive.store.tenant_view import TenantView
 from redrive.testing import crash_everywhere, engine

@@ -32,7 +32,8 @@ from redrive.desk.letters import DeadLetters
 from redrive.desk.notifications import Notifications
 from redrive.desk.outbox import Outbox, Sinks
 from redrive.desk.policies import Policies
-from redrive.desk.runs import Runs, RunStarter
+from redrive.desk.run_starter import RunStarter
+from redrive.desk.runs import Runs
 from redrive.desk.saved_views import SavedViews
 from redrive.desk.schedules import Schedules
 from redrive.desk.workflows import Workflows

@@ -21,7 +21,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
 from redrive.desk.events import EventRequest
 from redrive.desk.models import SentEvent
-from redrive.desk.runs import StartRequest
+from redrive.desk.run_starter import StartRequest
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError
 from redrive.remote.backend import RemoteBackend

@@ -26,21 +26,22 @@ from redrive.core.transitions import NewRun
 from redrive.desk.audit import Audit
 from redrive.desk.bulk_execution import BulkExecutor, BulkWorker
 from redrive.desk.circuits import Circuits
-from redrive.desk.decisions import Replayer
 from redrive.desk.events import DeclaredEvents, EventSender
 from redrive.desk.letters import DeadLetters
 from redrive.desk.models import Caller
 from redrive.desk.notifications import NotificationDisplay, Notifications
 from redrive.desk.outbox import Outbox, Sinks
+from redrive.desk.payload_checker import PayloadChecker
 from redrive.desk.policies import Policies
 from redrive.desk.presenter import Presenter
 from redrive.desk.preview import Previewer
-from redrive.desk.runs import Runs, RunStarter
+from redrive.desk.replays import Replayer
+from redrive.desk.run_starter import RunStarter
+from redrive.desk.runs import Runs
 from redrive.desk.saga import Sagas
 from redrive.desk.saved_views import SavedViews
 from redrive.desk.schedules import Schedules
 from redrive.desk.tasks import Tasks
-from redrive.desk.validation import PayloadChecker
 from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError
 from redrive.notify.digest import SENDER_SINKS

@@ -18,7 +18,7 @@ from redrive.sinks import Sink
 
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
-    from redrive.desk.runs import StartRequest
+    from redrive.desk.run_starter import StartRequest
 
 log = logging.getLogger("redrive.sources")
 
@@ -143,7 +143,7 @@ def _read_arrival(arrival: Arrival) -> StartRequest | Refused:
         return Refused(
             reason="the options of a message cannot set tenant or idempotency_key: they belong to its arrival"
         )
-    from redrive.desk.runs import StartRequest
+    from redrive.desk.run_starter import StartRequest
 
     return StartRequest(
         workflow=arrival.workflow,

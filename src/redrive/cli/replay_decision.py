@@ -22,8 +22,8 @@ from redrive.cli.target import Target, run_on
 from redrive.core.json_edit import Change as JsonChange
 from redrive.core.replay import ReplayMode
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus, StepStatus
-from redrive.desk.decisions import Replay
 from redrive.desk.preview import DryRun, PlannedStep
+from redrive.desk.replays import Replay
 
 _POLL_INTERVAL = 0.2
 _MODE_TEXTS = {

@@ -1,4 +1,4 @@
-"""Descriptions of the desk's operations, which the HTTP server and its client share, and the actor of a call."""
+"""Descriptions of the desk's operations, which the HTTP server and its client share."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, TypedDict, TypeVar, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from redrive.clock import Clock
-from redrive.core.audit import AuditEvent
 from redrive.core.roles import Permission
-from redrive.core.transitions import AuditWrite
-from redrive.desk.validation import check_reason, require_actor
 
 CALLER_PARAMETERS = frozenset({"by", "reader"})
 """Parameters that name the caller. A client does not send them: the server takes the user from the credential."""
@@ -105,17 +101,6 @@ def get_answer_type(call: Callable[..., Any]) -> Any:
     return get_type_hints(call)["return"]
 
 
-UNKNOWN_ACTOR = "unknown"
-"""The actor of a call that names none."""
-
-
-class Acting(TypedDict, total=False):
-    """Keywords of every call that decides something: the user who does it, and why."""
-
-    by: str
-    reason: str | None
-
-
 def keep_local(call: F) -> F:
     """Return an operation without its description: a class of a client calls it here, not on the server."""
 
@@ -125,19 +110,3 @@ def keep_local(call: F) -> F:
 
     del local.operation  # type: ignore[attr-defined]
     return local  # type: ignore[return-value]
-
-
-class Actor(msgspec.Struct, frozen=True, gc=False):
-    """The user who does something, and the reason that the user gave."""
-
-    by: str = UNKNOWN_ACTOR
-    reason: str | None = None
-
-    def __post_init__(self) -> None:
-        require_actor(self.by)
-        check_reason(self.reason)
-
-    def make_audit(self, clock: Clock, event: AuditEvent, tenant: str, subject: str, **more: Any) -> AuditWrite:
-        """Return the line of the audit log about what the actor did."""
-        more |= {"by": self.by, "reason": self.reason, "token": clock.new_id()}
-        return AuditWrite(event=event.value, tenant=tenant, subject=subject, **more)

@@ -12,9 +12,10 @@ from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.payload import Signature, signature_of_type
 from redrive.core.waits import MAX_UNREAD, MAX_UNREAD_BYTES, check_event_declared, check_event_name
-from redrive.desk.api_operations import UNKNOWN_ACTOR, Actor
+from redrive.desk.actor import UNKNOWN_ACTOR, Actor, require_actor
 from redrive.desk.models import Caller, SentEvent
-from redrive.desk.validation import PayloadChecker, require_actor, require_text
+from redrive.desk.payload_checker import PayloadChecker
+from redrive.desk.validation import require_text
 from redrive.errors import Conflict, NotFound, TooManyEvents
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.encryption.keyring import Unreadable
@@ -117,10 +118,10 @@ class EventSender:
             texts = [item.events for item in items if item.kind == "workflow"]
             schemas = json.loads(texts[0]) if texts and texts[0] else None
             check_event_declared(row.workflow, name, schemas)
-            return await self._checker.fitting(payload, {} if schemas is None else schemas[name], what)
+            return await self._checker.encode_by_schema(payload, {} if schemas is None else schemas[name], what)
         check_event_declared(row.workflow, name, declared)
         signature = ANY_PAYLOAD if declared is None else declared[name]
-        return await self._checker.value(signature, payload, what)
+        return await self._checker.encode_value(signature, payload, what)
 
 
 def _sort_keys(text: str) -> str:

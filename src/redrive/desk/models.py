@@ -5,53 +5,17 @@ A record with `reason_code` and `reason_params` has the English sentence for the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, StrEnum, auto
-from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 from redrive.core.audit import AuditEvent
 from redrive.core.json_edit import Change
 from redrive.core.questions import QuestionKind, QuestionStatus
 from redrive.core.roles import Role
 from redrive.core.states import CLOSED_LETTER_STATUSES, EntryKind, LetterStatus, RunStatus, StepStatus
-from redrive.duration import to_datetime
-from redrive.reasons import Reason, ReasonCode
-
-T = TypeVar("T")
-
-
-def make_reason_fields(reason: Reason | None, text: str | None = None, name: str = "reason") -> dict[str, Any]:
-    """Return the fields of a record for a reason: code and parameters, empty for free text; `text` is the sentence."""
-    made: dict[str, Any] = {} if text is None else {text: None if reason is None else str(reason)}
-    if reason is None or reason.code == ReasonCode.TEXT:
-        return {**made, f"{name}_code": None, f"{name}_params": {}}
-    data = reason.to_json()
-    return {**made, f"{name}_code": data["code"], f"{name}_params": data["params"]}
-
-
-def present_row(kind: type[T], row: Any, **given: Any) -> T:
-    """Return a record of this kind with the values of a row; `given` holds the fields that differ.
-
-    Times become datetimes. A field of type `Any` is a payload: it is never copied, because it may need redaction.
-    """
-    types: Any = (kind, type(row))  # to mypy a class is not hashable
-    for name, is_time in _list_shared_fields(*types):
-        if name not in given:
-            value = getattr(row, name)
-            given[name] = to_datetime(value) if is_time and isinstance(value, int) else value
-    return kind(**given)
-
-
-@cache
-def _list_shared_fields(kind: Any, row: type) -> tuple[tuple[str, bool], ...]:
-    """Return the fields that a record and a row share, and which of them are times."""
-    if hasattr(kind, "model_fields"):  # a body of the HTTP API
-        types = {name: str(each.annotation) for name, each in kind.model_fields.items()}
-    else:
-        types = {each.name: str(each.type) for each in fields(kind)}
-    return tuple((name, "datetime" in type) for name, type in types.items() if type != "Any" and hasattr(row, name))
+from redrive.reasons import ReasonCode
 
 
 @dataclass(frozen=True, slots=True)

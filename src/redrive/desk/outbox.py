@@ -14,9 +14,10 @@ from redrive.core.notifications import mask_targets
 from redrive.core.roles import Permission
 from redrive.core.run_options import trace_id
 from redrive.core.states import DeliveryStatus
-from redrive.desk.api_operations import Acting, Actor, operation
-from redrive.desk.models import present_row
-from redrive.desk.presenter import Presenter, in_thread_if_large, measure_size, present_page
+from redrive.desk.actor import Acting, Actor
+from redrive.desk.api_operations import operation
+from redrive.desk.large_values import in_thread_if_large, measure_size
+from redrive.desk.presenter import Presenter, present_page, present_row
 from redrive.desk.validation import is_id, require_bool, require_text
 from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound

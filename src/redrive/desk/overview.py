@@ -15,12 +15,12 @@ from redrive.store.port import DeskStore
 from redrive.store.result_page import OLDEST_CURSOR
 from redrive.store.runs import RunCounts
 
-MAX_COUNTED_RUNS = 1_000
+MAX_COUNTED_RUNS = 1_000  # an exact count reads every run in the state: seconds, if a million wait
 """The highest count of runs in one state."""
 
-_MAX_CHARTED_RUNS = 20_000
+_MAX_CHARTED_RUNS = 20_000  # the chart of a busier time covers its newest runs only, so that the page loads quickly
 _MINUTE_MICROS = 60 * MICROS
-_MAX_RETRYING = 12
+_MAX_RETRYING = 12  # as many as the page has room for
 FAILED_STATUSES = frozenset({RunStatus.DLQ_PENDING, RunStatus.FAILED, RunStatus.TIMED_OUT})
 """The statuses of runs that count as failed."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar
 
 from redrive.core.audit import event_label, read_reason
@@ -20,11 +21,10 @@ from redrive.core.saga import is_manual
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, FOLLOW_UP_KINDS, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.desk import models
-from redrive.desk.models import make_reason_fields, present_row
+from redrive.desk.large_values import in_thread_if_large, measure_size
 from redrive.duration import FOREVER, MICROS, to_datetime
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-from redrive.record_fields import as_dict, is_record
 from redrive.settle.settler import parse_run_options
 from redrive.store.audit import AuditRow
 from redrive.store.encryption.keyring import Unreadable
@@ -34,6 +34,8 @@ from redrive.store.questions import QuestionRow
 from redrive.store.result_page import Page
 from redrive.store.runs import AttemptRow, RunRow, StatusNoteRow
 
+T = TypeVar("T")
+Row = TypeVar("Row")
 _INTERRUPTION_REASONS = {
     AttemptEnd.LOST: ReasonCode.ATTEMPT_LOST,
     AttemptEnd.RELEASED: ReasonCode.ATTEMPT_RELEASED,
@@ -329,46 +331,38 @@ def _explain_attempt(row: AttemptRow, once: bool) -> Reason:
     return explain_decision(verdict, attempt=row.attempt, category=Category(row.category), next_at=row.next_at)
 
 
-T = TypeVar("T")
-Row = TypeVar("Row")
-LARGE_SIZE = 64 * 1024
-"""Values of at least so many characters are handled in a thread: a megabyte takes a tenth of a second."""
-
-_NUMBERS = (int, float, type(None))
-_SIZE_PER_VALUE = 8  # characters that a number, an object or a list counts as
-
-
-async def in_thread_if_large(work: Callable[[], T], size: int) -> T:
-    """Call `work`, in a thread if its values are large, and return the result."""
-    return work() if size < LARGE_SIZE else await asyncio.to_thread(work)
-
-
 async def present_page(page: Page[Row], present: Callable[[Row], T]) -> Page[T]:
     items = await in_thread_if_large(lambda: [present(row) for row in page.items], measure_size(page.items))
     return Page(items, page.next, page.prev)
 
 
-def measure_size(*parts: Any) -> int:
-    """Count the characters of values, rows, or lists of them, up to LARGE_SIZE: the event loop waits for it."""
-    found = 0
-    pending = list(parts)
-    while pending and found < LARGE_SIZE:
-        part = pending.pop()
-        if isinstance(part, str):
-            found += len(part)
-            continue
-        found += _SIZE_PER_VALUE
-        if isinstance(part, _NUMBERS):  # most fields of a row
-            continue
-        if isinstance(part, tuple | list):
-            found += len(part)
-            if found < LARGE_SIZE:
-                pending.extend(part)
-        elif isinstance(part, dict):
-            found += len(part)
-            if found < LARGE_SIZE:
-                pending.extend(part)
-                pending.extend(part.values())
-        elif is_record(part):
-            pending.extend(as_dict(part).values())
-    return found
+def make_reason_fields(reason: Reason | None, text: str | None = None, name: str = "reason") -> dict[str, Any]:
+    """Return the fields of a record for a reason: code and parameters, empty for free text; `text` is the sentence."""
+    made: dict[str, Any] = {} if text is None else {text: None if reason is None else str(reason)}
+    if reason is None or reason.code == ReasonCode.TEXT:
+        return {**made, f"{name}_code": None, f"{name}_params": {}}
+    data = reason.to_json()
+    return {**made, f"{name}_code": data["code"], f"{name}_params": data["params"]}
+
+
+def present_row(kind: type[T], row: Any, **given: Any) -> T:
+    """Return a record of this kind with the values of a row; `given` holds the fields that differ.
+
+    Times become datetimes. A field of type `Any` is a payload: it is never copied, because it may need redaction.
+    """
+    types: Any = (kind, type(row))  # to mypy a class is not hashable
+    for name, is_time in _list_shared_fields(*types):
+        if name not in given:
+            value = getattr(row, name)
+            given[name] = to_datetime(value) if is_time and isinstance(value, int) else value
+    return kind(**given)
+
+
+@cache
+def _list_shared_fields(kind: Any, row: type) -> tuple[tuple[str, bool], ...]:
+    """Return the fields that a record and a row share, and which of them are times."""
+    if hasattr(kind, "model_fields"):  # a body of the HTTP API
+        types = {name: str(each.annotation) for name, each in kind.model_fields.items()}
+    else:
+        types = {each.name: str(each.type) for each in fields(kind)}
+    return tuple((name, "datetime" in type) for name, type in types.items() if type != "Any" and hasattr(row, name))

@@ -13,11 +13,14 @@ from redrive.core.questions import Audience, ManualAnswer, QuestionKind, Questio
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission, Role
 from redrive.core.transitions import AuditWrite
-from redrive.desk.api_operations import Actor, operation
-from redrive.desk.decisions import Replayer, ReplayOrder, make_replay_request
+from redrive.desk.actor import Actor
+from redrive.desk.api_operations import operation
 from redrive.desk.models import AuditRecord, Caller, Task
+from redrive.desk.payload_checker import PayloadChecker
 from redrive.desk.presenter import Presenter, present_page
-from redrive.desk.validation import PayloadChecker, is_id, require_long_text, require_text
+from redrive.desk.replay_order import ReplayOrder, make_replay_request
+from redrive.desk.replays import Replayer
+from redrive.desk.validation import is_id, require_long_text, require_text
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, Conflict, NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
@@ -90,7 +93,7 @@ class Tasks:
         row, actor = await self._find(id, tenant), Actor(by, None if not note else require_long_text("note", note))
         outside = self._require_audience(row, by, await self._find_apart([row], by))
         what = Reason(ReasonCode.TASK_ANSWER, task=row.public_id)
-        text = await self._checker.answer(what, json.loads(_open(row.schema)), value)
+        text = await self._checker.encode_answer(what, json.loads(_open(row.schema)), value)
         if row.status is QuestionStatus.OPEN:
             if row.kind is QuestionKind.MANUAL:
                 await self._perform(row, ManualAnswer(value), actor)

@@ -13,10 +13,10 @@ from typing import Any, NoReturn, TypeVar, Unpack
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import ALL_TENANTS, Role
 from redrive.desk import api_operations
+from redrive.desk.actor import Actor
 from redrive.desk.audit import Audit
 from redrive.desk.bulk import require_open_letters
 from redrive.desk.circuits import Circuits
-from redrive.desk.decisions import Replay, ReplayOptions
 from redrive.desk.events import EventRequest
 from redrive.desk.groups import GroupList
 from redrive.desk.letters import DeadLetters
@@ -25,7 +25,10 @@ from redrive.desk.notifications import Notifications
 from redrive.desk.outbox import Outbox, Sinks
 from redrive.desk.policies import Policies, StoredPolicy
 from redrive.desk.preview import DryRun
-from redrive.desk.runs import RetryOptions, Runs, RunStarter, StartRequest
+from redrive.desk.replay_order import ReplayOptions
+from redrive.desk.replays import Replay
+from redrive.desk.run_starter import RunStarter, StartRequest
+from redrive.desk.runs import RetryOptions, Runs
 from redrive.desk.saga import Ledger, Saga
 from redrive.desk.saved_views import SavedView, SavedViews
 from redrive.desk.schedules import Schedules
@@ -423,7 +426,7 @@ class Remote:
     async def saga(self, run_id: str, *, tenant: str | None = None) -> Ledger:
         saga = read(Saga, await self._client.request("GET", "runs", run_id, "saga", tenant=tenant))
 
-        async def decide(mode: ReplayMode, actor: api_operations.Actor, undo: str | None) -> Replay:
+        async def decide(mode: ReplayMode, actor: Actor, undo: str | None) -> Replay:
             found = await self.runs.retry(run_id, mode, reason=actor.reason, undo=undo, tenant=tenant)
             assert isinstance(found, Replay)
             return found

@@ -103,7 +103,7 @@ class _InputMistake(msgspec.Struct, frozen=True):
 
 async def _load_input(app: Redrive, id: str, call: dict[str, Any]) -> InputDraft:
     """Load the input to edit; refuse a letter that cannot be replayed before the user edits it."""
-    from redrive.desk.decisions import Replay
+    from redrive.desk.replays import Replay
 
     decision = make_replay_decision(**call)
     subject = await decision.find(app, id)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.cli.replay_decision import DecisionSubject, ReplayDecision
     from redrive.desk.bulk import DryRunOfMany
-    from redrive.desk.decisions import Replay
     from redrive.desk.models import DeadLetter
     from redrive.desk.preview import DryRun
+    from redrive.desk.replays import Replay
     from redrive.store.filters import LetterFilter
 
 WAIT_OPTION = click.option("--wait", is_flag=True, help="Wait for the end of the run; exit code 1 if it fails.")

@@ -27,9 +27,9 @@ from redrive.cli.target import Target, common_options, decision_options, run_on
 if TYPE_CHECKING:
     from redrive.app import Redrive, Workflow
     from redrive.cli.replay_decision import DecisionSubject
-    from redrive.desk.decisions import Replay
     from redrive.desk.models import Run
     from redrive.desk.preview import DryRun
+    from redrive.desk.replays import Replay
 
 T = TypeVar("T")
 _BATCH_SIZE = 500
@@ -117,8 +117,8 @@ async def _start_by_name(
 ) -> list[str]:
     """Start a run for each input without the code, after all inputs fitted the schema that workers registered."""
     from redrive.core.json_schema import find_faults
-    from redrive.desk.runs import StartRequest
-    from redrive.desk.validation import make_invalid_reason
+    from redrive.desk.payload_checker import make_invalid_reason
+    from redrive.desk.run_starter import StartRequest
     from redrive.errors import InputError
     from redrive.reasons import Reason, ReasonCode
 

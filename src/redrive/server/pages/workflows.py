@@ -16,7 +16,7 @@ from redrive.clock import MICROS
 from redrive.core.roles import Permission
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.desk.overview import FAILED_STATUSES
-from redrive.desk.runs import StartRequest
+from redrive.desk.run_starter import StartRequest
 from redrive.desk.workflows import KnownWorkflow, WorkerState
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from redrive.core.roles import ALL_TENANTS, Permission, Role, parse_role
-from redrive.desk.models import present_row
+from redrive.desk.presenter import present_row
 from redrive.errors import Conflict, InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.server import request_context

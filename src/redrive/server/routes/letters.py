@@ -11,11 +11,11 @@ from pydantic import Field
 from redrive.core.roles import Permission
 from redrive.core.states import LetterStatus
 from redrive.desk.bulk import BulkAction, DryRunOfMany
-from redrive.desk.decisions import Replay
 from redrive.desk.groups import GroupList
 from redrive.desk.letters import DeadLetters
 from redrive.desk.models import DeadLetter
 from redrive.desk.preview import DryRun
+from redrive.desk.replays import Replay
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.request_context import Context, RequestContext, requires

@@ -13,10 +13,12 @@ from pydantic import BaseModel, Field
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.core.waits import MAX_EVENT_NUMBER
-from redrive.desk.decisions import Replay
-from redrive.desk.models import AttemptRecord, SentEvent, StepRecord, present_row
+from redrive.desk.models import AttemptRecord, SentEvent, StepRecord
+from redrive.desk.presenter import present_row
 from redrive.desk.preview import DryRun
-from redrive.desk.runs import Runs, StartRequest
+from redrive.desk.replays import Replay
+from redrive.desk.run_starter import StartRequest
+from redrive.desk.runs import Runs
 from redrive.desk.saga import Saga, SagaEntry, Sagas
 from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, InputError, NotFound

@@ -1,4 +1,4 @@
-"""Decisions about failed runs: replays, rollbacks, and the closing of letters.
+"""Replays and rollbacks of failed runs: planned, checked and applied.
 
 A decision is applied once, however often it is sent. It is made on a run as it was read under a fence, and the
 store writes only one decision per fence. A second request reads the run again: it finds the same decision and
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -19,12 +18,10 @@ from typing import Any
 import msgspec
 
 from redrive.clock import Clock
-from redrive.core.audit import ENGINE_ACTOR, read_reason
 from redrive.core.failure_reason import FailureReason
 from redrive.core.idempotency import letter_id
 from redrive.core.journal import EntryRow, entry_name
 from redrive.core.json_edit import Change, diff_json, merge_patch, unmask
-from redrive.core.outcomes import LetterClosed, LetterReopened
 from redrive.core.redact import Redactor
 from redrive.core.replay import (
     REPLAYABLE_STATUSES,
@@ -47,13 +44,16 @@ from redrive.core.states import (
 )
 from redrive.core.transitions import NewRun, ReplayWrite, Transition
 from redrive.core.waits import Wait, WaitMode
-from redrive.desk.api_operations import Acting, Actor
-from redrive.desk.models import Caller, present_row
-from redrive.desk.presenter import in_thread_if_large, measure_size, parse_changes
-from redrive.desk.validation import PayloadChecker, encode_json, is_id, make_invalid_reason, require_bool, require_text
+from redrive.desk.actor import Actor
+from redrive.desk.large_values import in_thread_if_large, measure_size
+from redrive.desk.letter_status import require_open_letter
+from redrive.desk.models import Caller
+from redrive.desk.payload_checker import PayloadChecker, make_invalid_reason
+from redrive.desk.presenter import parse_changes, present_row
+from redrive.desk.replay_order import ReplayOrder
+from redrive.desk.validation import is_id
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
-from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import replace
 from redrive.settle.settler import find_last_attempts, make_run_view
@@ -64,48 +64,6 @@ from redrive.store.runs import RunRow
 from redrive.store.store import repeat_until_answered
 
 log = logging.getLogger("redrive.desk")
-
-
-def close_letter(run: RunRow, letter: LetterState, status: LetterStatus, actor: Actor) -> LetterClosed | None:
-    """Return the outcome that closes a letter; None if a user closed it so before. Conflict if it is not open."""
-    if letter.status is status:
-        if letter.closed_by == ENGINE_ACTOR:
-            raise make_closed_conflict(letter)
-        return None
-    if letter.status is not LetterStatus.OPEN:
-        found = letter.status
-        raise Conflict(Reason(ReasonCode.LETTER_NOT_OPEN, id=letter.public_id, status=found, wanted=status))
-    view, id = make_run_view(run), letter.public_id
-    return LetterClosed(run=view, letter=id, status=status, ended=run.status, by=actor.by, reason=actor.reason)
-
-
-def reopen_letter(case: DecisionCase, letter: LetterState, actor: Actor) -> LetterReopened | None:
-    """Return the outcome that reopens a letter which a user closed; None if it is open. Conflict for any other one."""
-    if letter.status is LetterStatus.OPEN:
-        return None
-    if letter.status is LetterStatus.REPLAYING or letter.closed_by == ENGINE_ACTOR:
-        _require_open_letter(letter)
-    run, id = case.run, letter.public_id
-    if run.input is None:
-        raise Conflict(Reason(ReasonCode.LETTER_RUN_PURGED, id=id))
-    last = case.replays[-1] if case.replays else None
-    if last is not None and (last.ended_at is None or last.ended_at > (letter.closed_at or 0)):
-        raise Conflict(Reason(ReasonCode.LETTER_RETRIED, id=id, run=last.run_id))
-    view, status = make_run_view(run), letter.status
-    return LetterReopened(run=view, letter=id, status=status, ended=run.status, by=actor.by, reason=actor.reason)
-
-
-def make_closed_conflict(letter: LetterState) -> Conflict:
-    """Return the conflict with an earlier close, by the engine or for another reason: the new reason would get lost."""
-    how = read_resolution(letter)
-    return Conflict(Reason(ReasonCode.LETTER_CLOSED_BEFORE, id=letter.public_id, status=letter.status, how=how))
-
-
-def read_resolution(letter: LetterState) -> Reason:
-    """Return how a letter was closed."""
-    if not letter.resolution:
-        return Reason(ReasonCode.NO_REASON_GIVEN)
-    return read_reason(letter.closed_by, letter.resolution)
 
 
 async def find_rollback(store: DeskStore, case: DecisionCase) -> tuple[tuple[EntryRow, ...], str | None]:
@@ -136,40 +94,8 @@ _KEPT_OF_RUN = (
 )
 """The fields of a run that a new run for a replay keeps."""
 
-_OBJECT_OPTIONS = frozenset({"input", "patch", "skip_steps"})
-_JSON_OPTIONS = _OBJECT_OPTIONS | {"output"}
-_KNOWN_OPTIONS = _JSON_OPTIONS | {"from_step", "retry", "new_operation", "undo"}
 SUCCESSFUL_STATUSES = frozenset({RunStatus.SUCCESS, RunStatus.PARTIAL, RunStatus.COMPENSATED})
 """Final statuses of a replay that succeeded."""
-
-
-class ReplayOptions(Acting, total=False):
-    """Keywords of a replay beside its letter and its mode."""
-
-    from_step: int | None
-    input: Mapping[str, Any] | None
-    patch: Mapping[str, Any] | None
-    output: Any
-    retry: RetryPolicy | None
-    new_operation: bool
-    idempotency_key: str | None
-    tenant: str | None
-
-
-class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """A request with its actor. A repeat with the same `key` is the same decision, whatever happened since.
-
-    `of_run`: the request names the run, so a closed letter does not matter.
-    """
-
-    request: ReplayRequest
-    actor: Actor
-    key: str | None = None
-    of_run: bool = False
-
-    def __post_init__(self) -> None:
-        if self.key is not None:
-            require_text("idempotency_key", self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +158,7 @@ class Replayer:
 
     async def require_registered_workflow(self, case: DecisionCase) -> None:
         """Refuse a run whose workflow no code has: no worker would execute it. A dry run only warns."""
-        await self._checker.registered(case.run.workflow)
+        await self._checker.require_registered(case.run.workflow)
 
     async def is_abandoned(self, case: DecisionCase) -> bool:
         """Return True if workers are alive, but none that has the workflow of the run."""
@@ -344,7 +270,7 @@ class Replayer:
         became = None if latest is None else latest.status
         if last is not None and self._is_same_decision(last, order) and _is_in_force(letter, last, became):
             return _make_replay(last, last.number, last.at)
-        _require_open_letter(letter)
+        require_open_letter(letter)
         elsewhere = last is not None and last.run_id != case.run.public_id
         if letter is None and last is not None and elsewhere and became is not RunStatus.CANCELLED:
             raise Conflict(Reason(ReasonCode.RUN_REPLAYED_AS, run=case.run.public_id, other=last.run_id))
@@ -359,9 +285,9 @@ class Replayer:
     async def _check_output(self, failed: EntryRow, output: Any) -> str:
         """Return the result that a user gives for a failed entry: of a step by its type, of a wait by its schema."""
         if failed.kind is not EntryKind.WAIT:
-            return await self._checker.output(failed.name, output)
+            return await self._checker.encode_output(failed.name, output)
         schema = Wait.from_json(failed.input or "").answer_schema()
-        return await self._checker.answer(Reason(ReasonCode.STEP_OUTPUT, step=failed.name), schema, output)
+        return await self._checker.encode_answer(Reason(ReasonCode.STEP_OUTPUT, step=failed.name), schema, output)
 
     async def prepare(self, case: DecisionCase, order: ReplayOrder) -> PreparedReplay:
         """Plan the decision and check its values; every reason to refuse it is found here."""
@@ -396,7 +322,7 @@ class Replayer:
             changes=json.dumps([each.to_json() for each in edits]) if request.edits else None,
             output=output,
             skipped={
-                name: await self._checker.output(entry_name(resolve_step_key(name)), value)
+                name: await self._checker.encode_output(entry_name(resolve_step_key(name)), value)
                 for name, value in (request.skip_steps or {}).items()
             },
         )
@@ -421,7 +347,7 @@ class Replayer:
 
         size = measure_size(case.run.input, request.patch, request.input)
         original, edited, masked = await in_thread_if_large(edit, size)
-        text = await self._checker.input(case.run.workflow, edited)
+        text = await self._checker.encode_input(case.run.workflow, edited)
 
         def compare() -> tuple[Change, ...]:
             stored = json.loads(text)
@@ -447,50 +373,6 @@ def _is_in_force(letter: LetterState | None, last: ReplayRow, became: RunStatus 
     return became is not None and (became not in FINAL_RUN_STATUSES or became in SUCCESSFUL_STATUSES)
 
 
-async def make_replay_order(
-    mode: str, *, idempotency_key: str | None = None, of_run: bool = False, **options: Any
-) -> ReplayOrder:
-    """Parse the options of a replay, with its actor and its key."""
-    actor = Actor(options.pop("by", "unknown"), options.pop("reason", None))
-    request = await make_replay_request(mode, **options)
-    return ReplayOrder(request=request, actor=actor, key=idempotency_key, of_run=of_run)
-
-
-async def make_replay_request(mode: str, **options: Any) -> ReplayRequest:
-    """Parse a request; a thread parses a large one."""
-
-    def parse() -> ReplayRequest:
-        if unknown := ", ".join(sorted(options.keys() - _KNOWN_OPTIONS)):
-            known = tuple(sorted(_KNOWN_OPTIONS))
-            raise InputError(Reason(ReasonCode.REPLAY_OPTION_UNKNOWN, names=unknown, known=known))
-        if not isinstance(mode, str) or mode.upper() not in ReplayMode.__members__:
-            raise InputError(Reason(ReasonCode.REPLAY_MODE_UNKNOWN, given=quote(mode), known=tuple(ReplayMode)))
-        given = {name: value for name, value in options.items() if value is not None}
-        retry = given.pop("retry", None)
-        if retry is not None and not isinstance(retry, RetryPolicy):
-            raise InputError(Reason(ReasonCode.RETRY_POLICY_NEEDED, given=type(retry).__name__))
-        for name in given.keys() & _OBJECT_OPTIONS:
-            value = given[name]
-            if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-                raise InputError(Reason(ReasonCode.OBJECT_NEEDED, field=name, given=quote(value)))
-        for name in given.keys() & _JSON_OPTIONS:
-            encode_json(given[name], name)
-        counts = Counter(resolve_step_key(name) for name in given.get("skip_steps", ()))
-        if repeated := [key for key, count in counts.items() if count > 1]:
-            raise InputError(Reason(ReasonCode.SKIP_STEPS_TWICE, step=repeated[0]))
-        if type(given.get("from_step", 0)) is not int:
-            raise InputError(Reason(ReasonCode.FROM_STEP_INVALID, given=quote(given["from_step"])))
-        require_bool("new_operation", given.get("new_operation", False))
-        if "undo" in given:
-            require_text("the name of a compensation", given["undo"])
-        retry_json = None if retry is None else retry.to_json()
-        request = ReplayRequest(mode=ReplayMode(mode.upper()), retry=retry_json, **given)
-        _ = request.digest  # computed in the same thread, and cached
-        return request
-
-    return await in_thread_if_large(parse, measure_size(options))
-
-
 def _refuse_unreadable(case: DecisionCase) -> None:
     """Refuse a run whose input or failure this process cannot decrypt: a plan needs both."""
     run = case.run
@@ -507,18 +389,6 @@ def _refuse_unreadable(case: DecisionCase) -> None:
 def _parse_failure_reason(text: str) -> FailureReason:
     """Parse a failure. The cache helps because letters of one bulk action often have the same failure."""
     return FailureReason.from_json(text)
-
-
-def _require_open_letter(letter: LetterState | None) -> None:
-    """Refuse a letter that is being replayed or closed; its run can still be retried by the id of the run."""
-    if letter is None or letter.status is LetterStatus.OPEN:
-        return
-    if letter.status is LetterStatus.REPLAYING:
-        raise Conflict(Reason(ReasonCode.LETTER_REPLAYING, id=letter.public_id))
-    id, run, how = letter.public_id, letter.run_id, read_resolution(letter)
-    if letter.closed_by == ENGINE_ACTOR and letter.status is LetterStatus.RESOLVED:
-        raise Conflict(Reason(ReasonCode.LETTER_RESOLVED, id=id, how=how, run=run))
-    raise Conflict(Reason(ReasonCode.LETTER_CLOSED, id=id, status=letter.status, how=how, run=run))
 
 
 def _copy_run(run: RunRow, public_id: str) -> NewRun:
