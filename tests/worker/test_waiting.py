@@ -212,7 +212,7 @@ async def test_a_paused_workflow_is_not_claimed_and_continues_when_resumed(tmp_p
         assert await (await other.start()).result("10s") == "claimed"
         assert await under_way.status() is RunStatus.SLEEPING
         assert await waiting.status() is RunStatus.PENDING
-        assert await app.workflows.paused() == {"nap": "a test"}
+        assert await app.runtime.store.paused() == {"nap": "a test"}
         await app.workflows.resume("nap")
         assert await under_way.result("10s") == ["only", "only"]
         assert await waiting.result("10s") == ["only", "only"]

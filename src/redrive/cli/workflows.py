@@ -75,7 +75,7 @@ async def resume(app: Redrive, name: str, change: ChangeOptions) -> ChangeResult
       redrive workflows resume fulfil
     """
     await _require_known_workflow(app, name)
-    was_paused = name in await app.workflows.paused()
+    was_paused = any(each.paused_by for each in await app.workflows.list() if each.name == name)
     if not change.dry_run:
         await app.workflows.resume(name, by=change.by)
     verb = "would resume" if change.dry_run else "resumed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -18,7 +18,6 @@ from redrive.desk.api_operations import operation
 from redrive.desk.presenter import present_row
 from redrive.duration import to_datetime
 from redrive.store.port import Store
-from redrive.store.stats import UnclaimableRuns
 from redrive.store.workers import WorkerRow, live_workers, recent_crashes
 
 
@@ -38,13 +37,6 @@ class KnownWorkflow:
     input_schema: dict[str, Any] | None
     output_schema: dict[str, Any] | None
     idle_queues: tuple[str, ...] = ()
-
-
-def _count_by_workflow(waiting: Iterable[UnclaimableRuns]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for each in waiting:
-        counts[each.workflow] += each.runs
-    return counts
 
 
 class WorkerState(StrEnum):
@@ -93,7 +85,9 @@ class Workflows:
         alive = live_workers(await store.workers(), store.now())
         items = {item.name: item for item in await store.workflows(tenant=self._tenant)}
         paused, unclaimable = await store.paused(), await store.unclaimable(())
-        waiting = _count_by_workflow(unclaimable)
+        waiting: Counter[str] = Counter()
+        for each in unclaimable:
+            waiting[each.workflow] += each.runs
         return [
             KnownWorkflow(
                 name=name,
@@ -137,14 +131,6 @@ class Workflows:
         """Allow workers to claim runs of a workflow again."""
         await self._store.resume(name, Actor(by).make_audit(self._clock, AuditEvent.WORKFLOW_RESUMED, "", name))
         self._on_change()
-
-    async def unclaimable(self) -> dict[str, int]:
-        """Return the workflows with due runs that no live worker takes, and how many (up to 1,000 in a queue)."""
-        return dict(_count_by_workflow(await self._store.unclaimable(())))
-
-    async def paused(self) -> dict[str, str]:
-        """Return the paused workflows with the user who paused each."""
-        return await self._store.paused()
 
 
 def _find_worker_state(row: WorkerRow, now: int) -> WorkerState:

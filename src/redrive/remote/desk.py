@@ -258,16 +258,6 @@ def _read_policy(found: Mapping[str, Any]) -> StoredPolicy:
     return StoredPolicy(**{**values, "policy": RetryPolicy.from_stored(values["policy"])})
 
 
-class RemoteWorkflows(Workflows):
-    """Workflows of a server."""
-
-    async def unclaimable(self) -> dict[str, int]:
-        return {each.name: each.unclaimable for each in await self.list() if each.unclaimable}
-
-    async def paused(self) -> dict[str, str]:
-        return {each.name: each.paused_by for each in await self.list() if each.paused_by is not None}
-
-
 class RemoteNotifications(Notifications):
     """The inbox and the rules of a server, which knows the reader from the token."""
 
@@ -412,7 +402,7 @@ class Remote:
         self.outbox = remote(Outbox, client)
         self.sinks = remote(Sinks, client)
         self.policies: Policies = remote(RemotePolicies, client)
-        self.workflows: Workflows = remote(RemoteWorkflows, client)
+        self.workflows: Workflows = remote(Workflows, client)
         self.schedules = remote(Schedules, client)
         self.views: SavedViews = remote(RemoteViews, client)
         self.audit = remote(Audit, client)
