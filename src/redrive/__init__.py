@@ -31,6 +31,7 @@ if typing.TYPE_CHECKING:
     from redrive.worker.context import (
         ask,
         now,
+        patched,
         publish,
         random,
         receive,
@@ -49,8 +50,8 @@ __all__ = [
     "Answer", "ApiCall", "AuditFilter", "Category", "ChildFailed", "Circuit", "CircuitFilter", "Event",
     "FailureEvent", "LetterFilter", "Manual", "Message", "NonRetryable", "Notification", "Notify", "OutboxFilter",
     "Redrive", "RedriveError", "RetryAfter", "RetryPolicy", "Rule", "RunFailed", "RunFilter", "RunHandle", "Schedule",
-    "Sink", "Sql", "Start", "StepFailed", "TaskFilter", "WaitExpired", "ask", "now", "publish", "random", "receive",
-    "run_info", "set_status", "sleep", "step_info", "timeout", "uuid", "wait_for", "wait_for_any",
+    "Sink", "Sql", "Start", "StepFailed", "TaskFilter", "WaitExpired", "ask", "now", "patched", "publish", "random",
+    "receive", "run_info", "set_status", "sleep", "step_info", "timeout", "uuid", "wait_for", "wait_for_any",
 ]  # fmt: skip
 
 # Each name is imported at its first use. The command line needs few of them, and starts in a tenth of the time.
@@ -84,6 +85,7 @@ _HOMES = {
         *(
             "ask",
             "now",
+            "patched",
             "publish",
             "random",
             "receive",

@@ -255,3 +255,17 @@ def test_a_long_difference_names_the_first_five_of_each_side() -> None:
     assert "step5" not in words
     assert "'new4':" in words
     assert "new5" not in words
+
+
+# -- patches -----------------------------------------------------------------------------------------------
+
+
+def test_a_branch_passed_a_place_if_it_or_a_branch_below_recorded_something_behind_it() -> None:
+    patch = entry(4, "/redrive.patched a#0", kind=EntryKind.PATCH, status=StepStatus.SUCCESS)
+    rows = [entry(0, "1/charge#0", 0), entry(1, "10/charge#0"), entry(2, "2.3/charge#0", loose=1), patch]
+    journal = Journal(rows)
+    behind = {branch: journal.has_unrequested(branch) for branch in ("", "0", "1", "10", "2", "2.3", "2.30", "3")}
+    assert [branch for branch, yes in behind.items() if yes] == ["", "1", "10", "2", "2.3"]
+    for row in rows[:3]:
+        journal.request_entry(row.key)
+    assert not journal.has_unrequested("")  # the patch itself says nothing about the place

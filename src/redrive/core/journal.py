@@ -30,6 +30,7 @@ MAX_ENTRIES = 10_000
 
 _KINDS_WITHOUT_DONE = (EntryKind.NOTE, EntryKind.START, EntryKind.PUBLISH)  # they have no completion number
 _GENERATION_NOTE = "redrive.new_operation"
+_PATCH_TAKEN = "true"
 
 
 class EntryRow(msgspec.Struct, frozen=True, gc=False):
@@ -70,10 +71,14 @@ class Journal:
     """The recorded entries of a run, and those that the resumed function has requested.
 
     `next_key`: the key of the result to deliver next; None when all were delivered. `superseded_count`: the number of
-    entries that replays replaced.
+    entries that replays replaced. `takes_patch`: the run took the new code of a patch. `needs_patches`: code that does
+    not ask for these patches must not add to the journal.
     """
 
-    __slots__ = ("_entries", "_order", "_requested", "next_done", "next_index", "next_key", "superseded_count")
+    __slots__ = (
+        *("_entries", "_order", "_requested", "needs_patches", "next_done", "next_index", "next_key"),
+        *("superseded_count", "takes_patch"),
+    )
 
     def __init__(self, entries: Iterable[EntryRow] = ()) -> None:
         self._entries: dict[str, EntryRow] = {}
@@ -81,12 +86,14 @@ class Journal:
         self._requested: set[str] = set()
         self.next_key: str | None = None
         self.superseded_count = self.next_index = self.next_done = 0
+        self.takes_patch = self.needs_patches = False
         recorded = list(entries)
         if not recorded:  # a new run: every start of a run passes here
             return
         rows = [entry for entry in recorded if not entry.superseded and entry.kind not in FOLLOW_UP_KINDS]
         completed = [(entry.done, entry.key) for entry in rows if entry.done is not None]
         self._entries = {entry.key: entry for entry in rows}
+        self.takes_patch = any(_is_taken_patch(entry) for entry in rows)
         self._order = iter([key for _, key in sorted(completed)])
         self.next_key = next(self._order, None)
         # A superseded entry keeps its index and its completion number: a rollback orders all entries by them.
@@ -135,14 +142,43 @@ class Journal:
             for entry in self._entries.values()
             if entry.key not in self._requested
             and not entry.loose
-            and (entry.done is not None or entry.kind in _KINDS_WITHOUT_DONE)
+            and (
+                entry.done is not None
+                or entry.kind in _KINDS_WITHOUT_DONE
+                or (self.needs_patches and _is_taken_patch(entry))
+            )
         )
         return sorted(missing, key=lambda entry: entry.index)
+
+    def has_unrequested(self, branch: str) -> bool:
+        """Return True if a branch, or one below it, recorded something that the function has not requested yet."""
+        return any(
+            entry.kind is not EntryKind.PATCH and entry.name != _GENERATION_NOTE and _is_within(key, branch)
+            for key, entry in self._entries.items()
+            if key not in self._requested
+        )
+
+    def has_missed_patch(self, branch: str) -> bool:
+        """Return True if a branch took the new code of a patch for which this function has not asked."""
+        return any(
+            _is_taken_patch(entry) and key.partition("/")[0] == branch
+            for key, entry in self._entries.items()
+            if key not in self._requested
+        )
 
     def describe_difference(self, requested: Iterable[str]) -> Reason:
         """Return how the requests of the code differ from the record."""
         recorded = _list_calls([entry.key for entry in self.list_unrequested()])
         return Reason(ReasonCode.CODE_CHANGED, recorded=recorded, asked=_list_calls(list(requested)))
+
+
+def _is_taken_patch(entry: EntryRow) -> bool:
+    return entry.kind is EntryKind.PATCH and entry.output == _PATCH_TAKEN
+
+
+def _is_within(key: str, branch: str) -> bool:
+    path = key.partition("/")[0]
+    return not branch or path == branch or path.startswith(f"{branch}.")
 
 
 def _list_calls(keys: list[str]) -> Reason:

@@ -92,6 +92,7 @@ class EntryKind(StrEnum):
     SLEEP = "sleep"
     TIMER = "timer"
     NOTE = "note"
+    PATCH = "patch"
     START = "start"
     PUBLISH = "publish"
     WAIT = "wait"

@@ -162,6 +162,7 @@ class ReasonCode(StrEnum):
 
     # why an event was refused
     EVENT_NAME_INVALID = "event_name_invalid"
+    PATCH_NAME_INVALID = "patch_name_invalid"
     CHILD_FAILED = "child_failed"
     CHILD_TOO_DEEP = "child_too_deep"
     CHILD_NOT_REPLAYABLE = "child_not_replayable"

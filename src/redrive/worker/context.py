@@ -26,6 +26,9 @@ from redrive.worker.execution import Execution
 from redrive.worker.status_note import make_status_note
 from redrive.worker.waits import NO_DEFAULT, Answer, WaitRequest
 
+MAX_PATCH_NAME = 100
+"""The longest name of a patch, in characters."""
+
 
 class StepInfo(Protocol):
     """The current attempt, as the code of a step sees it."""
@@ -268,6 +271,20 @@ def random() -> float:
     if branch is None:
         return SystemClock().draw()
     return float(branch.execution.calls.record(branch, "redrive.random", branch.execution.clock.draw))
+
+
+def patched(name: str) -> bool:
+    """Return True if the run takes the new code of a patch, False if it passed this place before the patch existed.
+
+    The answer is recorded, so a run keeps its path. The tasks of a run decide each for itself, unless the code
+    that created them did. Outside a run it is True.
+    """
+    if not (
+        isinstance(name, str) and 0 < len(name) <= MAX_PATCH_NAME and name.isprintable() and not {"/", "#"} & {*name}
+    ):
+        raise InputError(Reason(ReasonCode.PATCH_NAME_INVALID, given=quote(name), longest=MAX_PATCH_NAME))
+    branch = _current_branch("redrive.patched")
+    return branch is None or branch.execution.calls.patched(branch, name)
 
 
 class timeout:

@@ -72,6 +72,7 @@ class EngineCalls:
         "_failed",
         "_journal",
         "_order",
+        "_patches",
         "_waits",
         "held_back",
         "load_error",
@@ -92,6 +93,7 @@ class EngineCalls:
         self.reserved = False
         self.pivoted = False
         self._waits: Waits | None = None
+        self._patches: dict[tuple[Branch, str], bool] = {}
         self.load_error: PayloadError | None = None  # of a recorded result that no longer fits its type
         self.single_step: SingleStepReplay | None = None
         if execution.claimed.sole_step is not None:
@@ -297,11 +299,32 @@ class EngineCalls:
                 f"run {execution.claimed.public_id} recorded {MAX_ENTRIES:,} entries, the most a run may "
                 "have; split the work over several runs"
             )
+        if journal.needs_patches and journal.has_missed_patch(branch.path):
+            execution.leave_to_other_code(key)
+            raise RunDetached
         return branch, EntryRef(journal.new_index(), key, kind, name), None
 
     def record(self, branch: Branch, name: str, make: Callable[[], Any]) -> Any:
         """Return a value that is made once and recorded."""
         return self._call_on_loop(branch, self._record, branch, name, make)
+
+    def patched(self, branch: Branch, name: str) -> bool:
+        """Return True if the run takes the new code of a patch; each branch decides once, and records it."""
+        return bool(self._call_on_loop(branch, self._patched, branch, name))
+
+    def _patched(self, branch: Branch, name: str) -> bool:
+        for each in branch.lineage():  # tasks follow the code that created them
+            if (known := self._patches.get((each, name))) is not None:
+                return known
+        # What is recorded and not requested yet came behind this place: the run passed it with the old code.
+        takes: bool = self._record(
+            branch,
+            f"redrive.patched {name}",
+            lambda: not self._journal.has_unrequested(branch.path),
+            kind=EntryKind.PATCH,
+        )
+        self._patches[branch, name] = takes
+        return takes
 
     def publish(self, branch: Branch, topic: str, payload: Any, key: str | None) -> str:
         """Publish a message, once: a resumed run finds it in the journal."""
@@ -317,9 +340,9 @@ class EngineCalls:
 
         return self._execution.call_from_thread(on_loop())
 
-    def _record(self, branch: Branch, name: str, make: Callable[[], Any]) -> Any:
+    def _record(self, branch: Branch, name: str, make: Callable[[], Any], *, kind: EntryKind = EntryKind.NOTE) -> Any:
         execution = self._execution
-        _, place, entry = self.find_entry(branch, EntryKind.NOTE, name)
+        _, place, entry = self.find_entry(branch, kind, name)
         if entry is not None and entry.output is not None:
             return json.loads(entry.output)
         value = make()

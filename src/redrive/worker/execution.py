@@ -126,6 +126,9 @@ class Execution:
             elif self.claimed.deadline is not None and not self.seconds_until(self.claimed.deadline):
                 await self._expire()
             else:
+                if self.journal.takes_patch and self.view.new_version is not None:
+                    # While workers with the patch live, code without it may be older. Later it was removed.
+                    self.journal.needs_patches = await self.worker.is_version_alive(self.claimed)
                 outcome = await call_function(self, self.workflow, root)
                 if not self.dead:
                     self.ending = True
@@ -185,6 +188,10 @@ class Execution:
         with suppress(RunDetached):
             await self.settle(DeadlinePassed(run=self.view, open=self.open_steps()))
             self.detach()  # the worker that claims the run next rolls it back
+
+    def leave_to_other_code(self, key: str) -> None:
+        """End the function before it adds an entry: the run took a patch that this code does not have."""
+        self._on_diverged([key])
 
     def _on_diverged(self, requested: list[str]) -> None:
         """End the function: its code requests other entries than those recorded."""

@@ -375,13 +375,17 @@ class Worker:
         log.warning("run %s: %s", claimed.public_id, difference)
         if claimed.version == self.version:
             return CodeDiverged(run=view, difference=difference, wait=CodeWait.NO_MORE)
-        has_worker = await repeat_until_answered(lambda: self.backend.has_live_worker(claimed.version), self.clock)
+        has_worker = await self.is_version_alive(claimed)
         since = claimed.diverged_at
         waited = 0.0 if since is None else (self.backend.now() - since) / MICROS
         if not has_worker and waited >= self.settings.code_wait:
             return CodeDiverged(run=view, difference=difference, wait=CodeWait.NO_MORE)
         pause = min(5.0, max(0.1, self.settings.code_wait / 10))
         return CodeDiverged(run=view, difference=difference, wait=CodeWait.FOR_CODE, delay=int(pause * MICROS))
+
+    async def is_version_alive(self, claimed: ClaimedRun) -> bool:
+        """Return True if a live worker has the version of the code that executed a run last."""
+        return await repeat_until_answered(lambda: self.backend.has_live_worker(claimed.version), self.clock)
 
     def on_heartbeat(self, beat: HeartbeatReply) -> None:
         """Handle a heartbeat's answer."""

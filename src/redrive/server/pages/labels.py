@@ -173,6 +173,7 @@ KINDS = {
     EntryKind.SLEEP: N("pause"),
     EntryKind.TIMER: N("time limit"),
     EntryKind.NOTE: N("note"),
+    EntryKind.PATCH: N("patch"),
     EntryKind.START: N("start of a run"),
     EntryKind.PUBLISH: N("message"),
     EntryKind.WAIT: N("waiting"),
