@@ -1,4 +1,4 @@
-"""Processor time of this process, of its event loop, and of a PostgreSQL server beside it.
+"""Processor time of this process, of its event loop, and of a PostgreSQL server and workers beside it.
 
 Standard library only, because peers use it in their own environments.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 __all__ = ["Cpu"]
@@ -17,13 +18,18 @@ _PARENT = 1
 
 
 class Cpu:
-    """Counts from when it is made. `server` is the first process of a server on this machine, if any."""
+    """Counts from when it is made.
 
-    def __init__(self, server: int | None = None) -> None:
+    `server` is the first process of a server on this machine, if any; `workers` are other processes that do the work.
+    """
+
+    def __init__(self, server: int | None = None, workers: Sequence[int] = ()) -> None:
         self._server = server
+        self._workers = workers
         self._all = time.process_time()
         self._here = time.thread_time()
         self._there = _of_server(server)
+        self._beside = _of_processes(workers)
 
     @property
     def all(self) -> float:
@@ -41,10 +47,20 @@ class Cpu:
         """Seconds used by the server."""
         return _of_server(self._server) - self._there
 
+    @property
+    def beside(self) -> float:
+        """Seconds used by the workers."""
+        return _of_processes(self._workers) - self._beside
+
     def per_thousand(self, steps: int) -> dict[str, float]:
         """Seconds per 1,000 steps, in all and the server's part."""
-        together = {"cpu": (self.all + self.there) / steps * 1000}
+        together = {"cpu": (self.all + self.beside + self.there) / steps * 1000}
         return together if self._server is None else {**together, "server": self.there / steps * 1000}
+
+
+def _of_processes(processes: Sequence[int]) -> float:
+    stats = [_stat(process) for process in processes]
+    return sum(int(stat[_USER]) + int(stat[_SYSTEM]) for stat in stats if stat) / os.sysconf("SC_CLK_TCK")
 
 
 def _of_server(first: int | None) -> float:

@@ -12,13 +12,13 @@ __all__ = ["workers"]
 
 
 @asynccontextmanager
-async def workers(url: str, number: int, *, concurrency: int = 100) -> AsyncIterator[None]:
-    """So many workers, ready when the `with` begins and gone when it ends."""
+async def workers(url: str, number: int, *, concurrency: int = 100) -> AsyncIterator[list[int]]:
+    """So many workers, ready when the `with` begins and gone when it ends. Their process ids are its value."""
     processes = [await _start(url, concurrency) for _ in range(number)]
     for process in processes:
         assert process.stdout is not None
         assert await process.stdout.readline() == b"ready\n"
-    yield
+    yield [process.pid for process in processes]
     for process in processes:
         assert process.stdin is not None
         process.stdin.close()  # which ends it

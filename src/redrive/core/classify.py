@@ -190,7 +190,6 @@ def _find_category(
     return None if named is None else (named, error)
 
 
-@lru_cache(maxsize=1024)
 def _category_by_name(names: tuple[str, ...]) -> Category | None:
     known = known_errors.CATEGORY_BY_CLASS_NAME
     return next((known[name] for name in names if name in known), None)

@@ -98,7 +98,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 def capture_failure(error: BaseException, rules: Sequence[Rule] = (), now: float | None = None) -> Failure:
     """Return the failure that an exception amounts to; `rules` and `now` as for `classify`."""
     found = classify(error, rules, now)
-    names = _clean_names(base_names(error))
+    names = tuple(clean_text(name, _DETAIL_TEXT) for name in base_names(error))
     leaf = first_leaf(error)
     message = _safe_str(error)
     if leaf is not error:  # the text of a group says less than that of its first leaf
@@ -124,11 +124,6 @@ def capture_failure(error: BaseException, rules: Sequence[Rule] = (), now: float
         retryable=retryable,
         details=details,
     )
-
-
-@lru_cache(maxsize=1024)
-def _clean_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(clean_text(name, _DETAIL_TEXT) for name in names)
 
 
 def clean_text(text: str, limit: int) -> str:
@@ -232,7 +227,6 @@ def _find_user_frame(error: BaseException) -> str | None:
     return clean_text(f"{_frame_module(frame)}.{frame.f_code.co_qualname}", _DETAIL_TEXT)
 
 
-@lru_cache(maxsize=1024)
 def _is_user_code(module: str, file: str) -> bool:
     package = module.partition(".")[0]
     if package == "redrive" or package in sys.stdlib_module_names:
@@ -302,7 +296,6 @@ _MASKS = (
 )
 
 
-@lru_cache(1024)
 def derive_fingerprint_key(secret: str, tenant: str) -> bytes:
     """Return the key of a tenant's fingerprints. Equal failures of two tenants have different fingerprints."""
     return hmac.digest(secret.encode(), tenant.encode("utf-8", "surrogatepass"), "sha256")

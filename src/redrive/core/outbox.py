@@ -18,7 +18,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -252,10 +251,4 @@ def check_message_key(key: Any) -> str | None:
 
 
 def _is_topic(text: Any) -> bool:
-    return isinstance(text, str) and len(text) <= MAX_TOPIC_LENGTH and _matches_topic(text)
-
-
-@lru_cache(maxsize=1024)
-def _matches_topic(text: str) -> bool:
-    # Cached, because a program uses few topics, each many times.
-    return _TOPIC.fullmatch(text) is not None
+    return isinstance(text, str) and len(text) <= MAX_TOPIC_LENGTH and _TOPIC.fullmatch(text) is not None

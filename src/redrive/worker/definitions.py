@@ -76,16 +76,11 @@ class Step(Generic[P, R]):
         self.has_timeout = False  # True if the code gives it a timeout
         self._by_limits: dict[StepLimits, Step[P, R]] = {}
         self._admission_text: tuple[AdmittedCall | None, str] = (None, self.options_text)
-        self._first_admissions: dict[str, AdmittedCall] = {}
 
     def make_first_admission(self, workflow: str) -> AdmittedCall:
         """Return the admission of a call while the step's circuit never changed."""
-        admitted = self._first_admissions.get(workflow)
-        if admitted is None:
-            assert self.options.circuit is not None
-            key = circuit_key(self.options.circuit, workflow, self.name)
-            admitted = self._first_admissions[workflow] = AdmittedCall(key, self.circuit_text)
-        return admitted
+        assert self.options.circuit is not None
+        return AdmittedCall(circuit_key(self.options.circuit, workflow, self.name), self.circuit_text)
 
     def encode_options(self, admitted: AdmittedCall | None) -> str:
         """Return the options that go with a begin mark, with how its circuit admitted the attempt."""
