@@ -74,6 +74,17 @@ def test_reliability_document_viewer_reads_only(world: World) -> None:
     assert client.post("/runs", json={"workflow": "remind"}).status_code == 403
 
 
+def test_reliability_document_the_retry_policy_of_a_replay_is_sent_by_its_name(own_world: World) -> None:
+    client, letter = own_world.client("acme", "ADMIN"), own_world.ids["acme"]["letter"]
+    replay = f"/workflow-dlq/{letter}/replay"
+    refused = client.post(replay, json={"override_retry_policy": {"max_retries": "many"}})
+    assert (refused.status_code, "max_retries" in refused.json()["detail"]) == (422, True)
+    sent = {"mode": "FROM_FAILED", "override_retry_policy": {"max_retries": 7}}
+    made = client.post(replay, json=sent)
+    assert made.status_code == 200, made.text
+    assert client.get(f"/runs/{made.json()['run_id']}").json()["retry_policy_override"]["max_retries"] == 7
+
+
 def test_reliability_document_all_dlq_reads_and_writes_are_org_scoped(world: World) -> None:
     client, theirs = world.client("globex", "ADMIN"), world.ids["acme"]
     assert {one["tenant"] for one in client.get("/workflow-dlq?limit=500").json()["items"]} == {"globex"}

@@ -95,8 +95,9 @@ async def test_a_step_worker_executes_steps_of_a_workflow(remote: Remote, place:
                 assert task["input"] == {"order": {"cents": 1}}
                 assert (task["run_id"], task["step"], task["attempt"]) == (handle.id, "render", 1)
                 assert task["timeout_ms"] == 30_000
-                refused = worker.fail(task, {"type": "Oops", "message": "no paper", "status": 503})
-                assert refused["status"] == "RETRYING"
+                error = {"type": "Oops", "message": "no paper", "status": 503}
+                refused = worker.fail(task, error, retry_after_ms=300)
+                assert (refused["status"], refused["next_in_ms"] >= 300) == ("RETRYING", True)
                 again = worker.one("render")
                 assert (again["attempt"], again["idempotency_key"]) == (2, task["idempotency_key"])
                 assert worker.complete(again, "pdf-1") == {"status": "SUCCESS"}

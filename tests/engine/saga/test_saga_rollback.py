@@ -159,6 +159,21 @@ async def test_a_failed_run_with_nothing_to_undo_ends_as_compensated() -> None:
         assert await ledger_of(e, run.id) == []
 
 
+async def test_a_step_without_a_compensation_is_not_undone() -> None:
+    app, outside = new_app(), Outside(broken={"visa": Refused})
+    steps = [deed(app, outside, name, undo=name == "flight") for name in ("flight", "mail", "visa")]
+
+    @app.workflow(rollback=True)
+    async def travel(number: int) -> None:
+        for step in steps:
+            await step(number)
+
+    async with engine(app) as e:
+        run = await e.run(travel, 1)
+        assert (run.status, outside.undone) == ("COMPENSATED", ["undo_flight"])
+        assert await ledger_of(e, run.id) == [("flight", "undo_flight", "SUCCESS")]
+
+
 async def test_a_run_with_an_invalid_input_becomes_a_letter_instead_of_a_rollback() -> None:
     """The function was never called, so nothing is undone, and the run may succeed with an edited input."""
     app, outside, strict = new_app(), Outside(), []
