@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from redrive.core.journal import EntryRow, Journal, entry_key
 from redrive.core.states import EntryKind, StepStatus
+from redrive.record_fields import replace
 
 
 def entry(
@@ -260,12 +261,20 @@ def test_a_long_difference_names_the_first_five_of_each_side() -> None:
 # -- patches -----------------------------------------------------------------------------------------------
 
 
-def test_a_branch_passed_a_place_if_it_or_a_branch_below_recorded_something_behind_it() -> None:
+def test_a_run_passed_a_place_if_it_recorded_something_that_is_not_requested_yet() -> None:
     patch = entry(4, "/redrive.patched a#0", kind=EntryKind.PATCH, status=StepStatus.SUCCESS)
     rows = [entry(0, "1/charge#0", 0), entry(1, "10/charge#0"), entry(2, "2.3/charge#0", loose=1), patch]
     journal = Journal(rows)
-    behind = {branch: journal.has_unrequested(branch) for branch in ("", "0", "1", "10", "2", "2.3", "2.30", "3")}
-    assert [branch for branch, yes in behind.items() if yes] == ["", "1", "10", "2", "2.3"]
     for row in rows[:3]:
+        assert journal.has_unrequested()
         journal.request_entry(row.key)
-    assert not journal.has_unrequested("")  # the patch itself says nothing about the place
+    assert not journal.has_unrequested()  # the patch itself says nothing about the place
+
+
+def test_a_branch_misses_the_patches_that_it_or_a_branch_above_took() -> None:
+    patch = entry(0, "1/redrive.patched a#0", kind=EntryKind.PATCH, status=StepStatus.SUCCESS)
+    journal = Journal([replace(patch, output="true")])
+    missed = [branch for branch in ("", "1", "1.0", "10", "2") if journal.has_missed_patch(branch)]
+    assert missed == ["1", "1.0"]
+    journal.request_entry("1/redrive.patched a#0")
+    assert not journal.has_missed_patch("1.0")

@@ -119,6 +119,34 @@ async def test_the_function_decides_for_the_tasks_that_it_creates() -> None:
         assert [step.key[:2] for step in alone.steps if step.kind == "patch"] == ["0/", "1/"]
 
 
+async def test_a_task_that_ended_before_a_later_part_of_the_run_keeps_the_old_path() -> None:
+    """Other branches recorded the later part, and the task itself recorded nothing behind the place."""
+    app, release = Redrive(), ["old"]
+
+    @app.step
+    async def touch(what: str) -> str:
+        return what
+
+    @app.workflow
+    async def work() -> list[str]:
+        async def pick() -> str:
+            picked = await touch("picked")
+            return await touch("weighed") if release[0] == "new" and redrive.patched("weigh") else picked
+
+        first = await asyncio.gather(pick(), pick())
+        second = await asyncio.gather(touch("sent"), touch("billed"))
+        await redrive.wait_for("paid")
+        return [*first, *second]
+
+    async with engine(app) as e:
+        run = await work.start()
+        await e.settle()
+        release[0] = "new"
+        await e.restart()
+        await e.send(run, "paid")
+        assert (await e.finish(run)).result == ["picked", "picked", "sent", "billed"]
+
+
 async def test_a_patched_run_survives_a_crash_at_every_store_call() -> None:
     app = Redrive()
 
@@ -204,18 +232,22 @@ def build_release(folder: Path, version: str, **settings: Any) -> tuple[Redrive,
         return f"{way} by {version}"
 
     @app.workflow
-    async def order() -> str:
+    async def order(in_task: bool) -> str:
         new = redrive.patched("courier") if version == "2" else version == "3"
         await redrive.wait_for("go")
-        return await send_by("courier" if new else "post")
+        sent = send_by("courier" if new else "post")
+        return (await asyncio.gather(sent))[0] if in_task else await sent
 
     return app, order
 
 
-async def test_older_code_leaves_a_run_that_took_a_patch_to_the_workers_that_have_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_task", [False, True])
+async def test_older_code_leaves_a_run_that_took_a_patch_to_the_workers_that_have_it(
+    tmp_path: Path, in_task: bool
+) -> None:
     second, order = build_release(tmp_path, "2")
     async with second:
-        handle = await order.start()
+        handle = await order.start(in_task)
 
         async def waits() -> bool:
             return await handle.status() is RunStatus.SLEEPING and not worker_of(second).executions

@@ -150,18 +150,18 @@ class Journal:
         )
         return sorted(missing, key=lambda entry: entry.index)
 
-    def has_unrequested(self, branch: str) -> bool:
-        """Return True if a branch, or one below it, recorded something that the function has not requested yet."""
+    def has_unrequested(self) -> bool:
+        """Return True if the run recorded something that the function has not requested yet."""
         return any(
-            entry.kind is not EntryKind.PATCH and entry.name != _GENERATION_NOTE and _is_within(key, branch)
+            entry.kind is not EntryKind.PATCH and entry.name != _GENERATION_NOTE
             for key, entry in self._entries.items()
             if key not in self._requested
         )
 
     def has_missed_patch(self, branch: str) -> bool:
-        """Return True if a branch took the new code of a patch for which this function has not asked."""
+        """Return True if a branch, or one above it, took a patch for which this function has not asked."""
         return any(
-            _is_taken_patch(entry) and key.partition("/")[0] == branch
+            _is_taken_patch(entry) and _is_within(branch, key.partition("/")[0])
             for key, entry in self._entries.items()
             if key not in self._requested
         )
@@ -176,8 +176,7 @@ def _is_taken_patch(entry: EntryRow) -> bool:
     return entry.kind is EntryKind.PATCH and entry.output == _PATCH_TAKEN
 
 
-def _is_within(key: str, branch: str) -> bool:
-    path = key.partition("/")[0]
+def _is_within(path: str, branch: str) -> bool:
     return not branch or path == branch or path.startswith(f"{branch}.")
 
 

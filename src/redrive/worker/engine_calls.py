@@ -316,12 +316,10 @@ class EngineCalls:
         for each in branch.lineage():  # tasks follow the code that created them
             if (known := self._patches.get((each, name))) is not None:
                 return known
-        # What is recorded and not requested yet came behind this place: the run passed it with the old code.
+        # What is recorded and not requested yet may have come behind this place, also in a branch that began after
+        # this one had ended. The old code fits all of it.
         takes: bool = self._record(
-            branch,
-            f"redrive.patched {name}",
-            lambda: not self._journal.has_unrequested(branch.path),
-            kind=EntryKind.PATCH,
+            branch, f"redrive.patched {name}", lambda: not self._journal.has_unrequested(), kind=EntryKind.PATCH
         )
         self._patches[branch, name] = takes
         return takes
