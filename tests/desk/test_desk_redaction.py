@@ -14,7 +14,7 @@ import redrive
 from redrive import Message, NonRetryable, Redrive
 from redrive.app import Workflow
 from redrive.core.redact import MASK, Redactor
-from redrive.desk.large_values import LARGE_SIZE
+from redrive.desk.payloads import LARGE_SIZE
 from redrive.desk.preview import DryRun
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.limits import Limits

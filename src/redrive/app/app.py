@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from redrive.app import register
 from redrive.app.catalogue import FailureHandlers, check_schedule_inputs, compute_version, make_catalogue
 from redrive.app.follow_up_steps import FollowUpDefinition, FollowUpSteps
-from redrive.app.sink_registration import SinkOptions, make_subscriber_decorator, make_webhook, register_sink
+from redrive.app.register import SinkOptions, make_subscriber_decorator, make_webhook, register_sink
 from redrive.app.sources import Source, bind_to_app, register_source, serve_sources
 from redrive.app.workflow import RunHandle, Workflow
 from redrive.clock import SystemClock

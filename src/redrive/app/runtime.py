@@ -31,7 +31,7 @@ from redrive.desk.letters import DeadLetters
 from redrive.desk.models import Caller
 from redrive.desk.notifications import NotificationDisplay, Notifications
 from redrive.desk.outbox import Outbox, Sinks
-from redrive.desk.payload_checker import PayloadChecker
+from redrive.desk.payloads import PayloadChecker
 from redrive.desk.policies import Policies
 from redrive.desk.presenter import Presenter
 from redrive.desk.preview import Previewer
@@ -46,7 +46,7 @@ from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError
 from redrive.notify.digest import SENDER_SINKS
 from redrive.observability.counters import Counters, SettleListener, StatsCache, metrics_enabled
-from redrive.observability.decision_log import DecisionLog
+from redrive.observability.logs import DecisionLog
 from redrive.observability.tracing import current_traceparent, make_tracing
 from redrive.settings import Settings, parse_metrics_address
 from redrive.sinks import SinkDefinition

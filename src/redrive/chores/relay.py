@@ -9,8 +9,8 @@ Any number of processes relay to the same sink. If a process dies, others claim 
 worker has expired; a message that was delivered and not recorded is delivered once more. A relay has no position: it
 delivers what the store lists as not delivered, no matter when that was committed.
 
-This module has the loop that claims and waits. The messages that a relay holds are in `relay_queue.py`, one
-attempt to deliver is in `relay_delivery.py`.
+This module has the loop that claims and waits. `relay_deliveries.py` has the messages that a relay holds, and the
+attempts to deliver them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from redrive.chores.relay_delivery import MessageDeliverer
-from redrive.chores.relay_queue import MAX_HELD_MESSAGES, DeliveryQueue, HeldMessages, SuspectTrial
+from redrive.chores.relay_deliveries import (
+    MAX_HELD_MESSAGES,
+    DeliveryQueue,
+    HeldMessages,
+    MessageDeliverer,
+    SuspectTrial,
+)
 from redrive.clock import MICROS, Clock, Timer
 from redrive.core.classify import Rule
 from redrive.core.outbox import INITIAL_FENCE, MAX_CLAIM_BYTES, Bundle, SinkLease, Suspects

@@ -8,7 +8,7 @@ run        worker (worker_process), bridge, server, migrate, reencrypt
 work       runs, dlq, saga, outbox, circuits, policies, workflows, schedules, audit, notifications
 access     accounts: tenants, tokens; users
 check      doctor (doctor_checks, doctor_security)
-shared     target: --url and --app; options; ids; json_arguments; pager; output: tables, JSON, ids; errors
+shared     target: --url and --app; options and values; ids; pager; output: tables, JSON, ids; errors
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.app_import import load_app
 from redrive.cli.errors import UsageError, report_errors
 from redrive.cli.output import fold_text
+from redrive.cli.target import load_app
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

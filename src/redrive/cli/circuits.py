@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.errors import NOT_FOUND, circuit_hint, suggest_names
-from redrive.cli.json_arguments import parse_field
-from redrive.cli.options import REASON_OPTION, ChangeOptions
+from redrive.cli.options import REASON_OPTION, ChangeOptions, parse_field
 from redrive.cli.output import Column, Output, echo_err, escape_line, field_columns
 from redrive.cli.pager import CURSOR_OPTION
 from redrive.cli.target import ChangeResult, Target, change_command, common_options, home_tenant, run_on

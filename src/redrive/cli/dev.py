@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.app_import import load_app
 from redrive.cli.errors import report_errors
 from redrive.cli.server import HOST_OPTION, PORT_OPTION
+from redrive.cli.target import load_app
 from redrive.cli.worker import override_settings
 
 if TYPE_CHECKING:

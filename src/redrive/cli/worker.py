@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.app_import import load_app
 from redrive.cli.errors import report_errors
+from redrive.cli.target import load_app
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

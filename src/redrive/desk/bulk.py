@@ -17,13 +17,11 @@ from redrive.core.rate import parse_rate
 from redrive.core.replay import ReplayRequest
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, LetterStatus
-from redrive.desk.actor import Acting, Actor
-from redrive.desk.api_operations import operation
+from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.bulk_execution import REPLAY, explain_refusal
 from redrive.desk.presenter import Presenter, make_reason_fields, present_page, present_row
 from redrive.desk.preview import DryRun, Previewer
-from redrive.desk.replay_order import ReplayOrder, make_replay_request
-from redrive.desk.replays import SUCCESSFUL_STATUSES
+from redrive.desk.replays import SUCCESSFUL_STATUSES, ReplayOrder, make_replay_request
 from redrive.desk.validation import is_id, require_bool, require_text
 from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound

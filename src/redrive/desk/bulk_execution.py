@@ -19,10 +19,9 @@ from redrive.core.outcomes import LetterClosed
 from redrive.core.rate import Rate
 from redrive.core.replay import ReplayMode, ReplayRequest
 from redrive.core.states import LetterStatus
-from redrive.desk.actor import Actor
+from redrive.desk.api_operations import Actor
 from redrive.desk.letter_status import close_letter
-from redrive.desk.replay_order import ReplayOrder
-from redrive.desk.replays import PreparedReplay, Replayer
+from redrive.desk.replays import PreparedReplay, Replayer, ReplayOrder
 from redrive.errors import ConfigurationError, Conflict, DataRefused, InputError, RedriveError, StoreError
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler

@@ -12,9 +12,9 @@ from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.payload import Signature, signature_of_type
 from redrive.core.waits import MAX_UNREAD, MAX_UNREAD_BYTES, check_event_declared, check_event_name
-from redrive.desk.actor import UNKNOWN_ACTOR, Actor, require_actor
+from redrive.desk.api_operations import UNKNOWN_ACTOR, Actor, require_actor
 from redrive.desk.models import Caller, SentEvent
-from redrive.desk.payload_checker import PayloadChecker
+from redrive.desk.payloads import PayloadChecker
 from redrive.desk.validation import require_text
 from redrive.errors import Conflict, NotFound, TooManyEvents
 from redrive.reasons import Reason, ReasonCode, quote

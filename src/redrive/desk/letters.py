@@ -15,17 +15,15 @@ from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.states import LetterStatus
 from redrive.core.transitions import AuditWrite
-from redrive.desk.actor import Acting, Actor
-from redrive.desk.api_operations import operation
+from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.bulk import BulkActions
 from redrive.desk.groups import GroupActions
-from redrive.desk.large_values import in_thread_if_large, measure_size
 from redrive.desk.letter_status import close_letter, make_closed_conflict, reopen_letter
 from redrive.desk.models import DeadLetter
+from redrive.desk.payloads import in_thread_if_large, measure_size
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.preview import DryRun, Previewer
-from redrive.desk.replay_order import ReplayOptions, make_replay_order
-from redrive.desk.replays import Replay, Replayer
+from redrive.desk.replays import Replay, Replayer, ReplayOptions, make_replay_order
 from redrive.desk.runs import find_failure_handler_runs
 from redrive.desk.validation import is_id, require_bool, require_channel, require_long_text, require_text
 from redrive.errors import InputError, NotFound

@@ -1,4 +1,4 @@
-"""`app.outbox` and `app.sink_registration`: messages with their deliveries, and the sinks that they go to."""
+"""`app.outbox` and `app.sinks`: messages with their deliveries, and the sinks that they go to."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from redrive.core.notifications import mask_targets
 from redrive.core.roles import Permission
 from redrive.core.run_options import trace_id
 from redrive.core.states import DeliveryStatus
-from redrive.desk.actor import Acting, Actor
-from redrive.desk.api_operations import operation
-from redrive.desk.large_values import in_thread_if_large, measure_size
+from redrive.desk.api_operations import Acting, Actor, operation
+from redrive.desk.payloads import in_thread_if_large, measure_size
 from redrive.desk.presenter import Presenter, present_page, present_row
 from redrive.desk.validation import is_id, require_bool, require_text
 from redrive.duration import to_datetime

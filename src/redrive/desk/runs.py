@@ -14,16 +14,14 @@ from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.core.waits import MAX_EVENT_NUMBER
-from redrive.desk.actor import Acting, Actor
-from redrive.desk.api_operations import operation
+from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.circuits import CircuitRecord, present_circuit
 from redrive.desk.events import EventRequest, EventSender
-from redrive.desk.large_values import in_thread_if_large, measure_size
 from redrive.desk.models import Children, EventRecord, Run, SentEvent
+from redrive.desk.payloads import in_thread_if_large, measure_size
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.preview import DryRun, Previewer
-from redrive.desk.replay_order import ReplayOptions, make_replay_order
-from redrive.desk.replays import Replay, Replayer
+from redrive.desk.replays import Replay, Replayer, ReplayOptions, make_replay_order
 from redrive.desk.validation import is_id, require_bool
 from redrive.duration import to_datetime
 from redrive.errors import NotFound

@@ -14,13 +14,11 @@ from redrive.core.roles import Permission
 from redrive.core.run_options import StepOptions
 from redrive.core.saga import LedgerRow, read_ledger
 from redrive.core.states import RunStatus, StepStatus
-from redrive.desk.actor import Acting, Actor
-from redrive.desk.api_operations import operation
-from redrive.desk.large_values import in_thread_if_large, measure_size
+from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.models import AttemptRecord, StepRecord
+from redrive.desk.payloads import in_thread_if_large, measure_size
 from redrive.desk.presenter import Presenter, present_row
-from redrive.desk.replay_order import ReplayOrder, make_replay_request
-from redrive.desk.replays import Replay, Replayer
+from redrive.desk.replays import Replay, Replayer, ReplayOrder, make_replay_request
 from redrive.desk.runs import find_run
 from redrive.duration import to_datetime
 from redrive.store.letters import ReplayRow

@@ -13,13 +13,11 @@ from redrive.core.questions import Audience, ManualAnswer, QuestionKind, Questio
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission, Role
 from redrive.core.transitions import AuditWrite
-from redrive.desk.actor import Actor
-from redrive.desk.api_operations import operation
+from redrive.desk.api_operations import Actor, operation
 from redrive.desk.models import AuditRecord, Caller, Task
-from redrive.desk.payload_checker import PayloadChecker
+from redrive.desk.payloads import PayloadChecker
 from redrive.desk.presenter import Presenter, present_page
-from redrive.desk.replay_order import ReplayOrder, make_replay_request
-from redrive.desk.replays import Replayer
+from redrive.desk.replays import Replayer, ReplayOrder, make_replay_request
 from redrive.desk.validation import is_id, require_long_text, require_text
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, Conflict, NotAllowed, NotFound

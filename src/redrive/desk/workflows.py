@@ -13,8 +13,7 @@ from typing import Any
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.roles import Permission
-from redrive.desk.actor import Actor
-from redrive.desk.api_operations import operation
+from redrive.desk.api_operations import Actor, operation
 from redrive.desk.presenter import present_row
 from redrive.duration import to_datetime
 from redrive.store.port import Store

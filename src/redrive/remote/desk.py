@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar, Unpack
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import ALL_TENANTS, Role
 from redrive.desk import api_operations
-from redrive.desk.actor import Actor
+from redrive.desk.api_operations import Actor
 from redrive.desk.audit import Audit
 from redrive.desk.bulk import require_open_letters
 from redrive.desk.circuits import Circuits
@@ -25,8 +25,7 @@ from redrive.desk.notifications import Notifications
 from redrive.desk.outbox import Outbox, Sinks
 from redrive.desk.policies import Policies, StoredPolicy
 from redrive.desk.preview import DryRun
-from redrive.desk.replay_order import ReplayOptions
-from redrive.desk.replays import Replay
+from redrive.desk.replays import Replay, ReplayOptions
 from redrive.desk.run_starter import RunStarter, StartRequest
 from redrive.desk.runs import RetryOptions, Runs
 from redrive.desk.saga import Ledger, Saga

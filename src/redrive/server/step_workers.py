@@ -19,13 +19,12 @@ from redrive.clock import MICROS, Clock
 from redrive.core.circuit import Admission, AdmittedCall, resolve_circuit
 from redrive.core.classify import Category
 from redrive.core.decide_step import build_circuit_failure
-from redrive.core.failure import Failure
+from redrive.core.failure import Failure, ReportedError
 from redrive.core.failure_reason import LetterCode, Stage
 from redrive.core.idempotency import flow_key
 from redrive.core.journal import generation_of_call
 from redrive.core.json_schema import find_faults
 from redrive.core.payload import check_size
-from redrive.core.reported_error import ReportedError
 from redrive.core.roles import Principal
 from redrive.core.states import StepStatus
 from redrive.errors import InputError, NotAllowed, NotFound, PayloadTooLarge

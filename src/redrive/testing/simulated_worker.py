@@ -6,22 +6,164 @@ It uses the store through a proxy that dies with it: code of a killed worker tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
 from redrive.app import Redrive
 from redrive.app.runtime import Runtime
 from redrive.chores import GroupAggregator
 from redrive.clock import MICROS
+from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, StepStatus
+from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import StoreError
-from redrive.store.port import Store
-from redrive.testing.activities import Activity, list_activities
+from redrive.store.claims import ClaimRequest, ClaimResult
+from redrive.store.port import Store, Transaction
 from redrive.testing.faulty_store import Plan, crash_before, inject_faults
 from redrive.testing.injection import Crash, StepBodies
-from redrive.testing.store_observer import StoreObserver
 from redrive.testing.virtual_clock import VirtualClock
+from redrive.worker.attempt import Attempt
+from redrive.worker.execution import Execution
 from redrive.worker.lease import Lease
 from redrive.worker.worker import Worker
+
+
+class StoreObserver:
+    """A proxy of a store that describes the latest `apply` and numbers the claims without a run.
+
+    `in_transactions`: the tasks that wait for an answer within the transaction of a step.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._claims = 0
+        self.in_transactions: set[asyncio.Future[Any]] = set()
+        self.latest_apply = ""
+        self.empty_claims: set[int] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def apply(self, transitions: Sequence[Transition], **options: Any) -> list[TransitionResult]:
+        """Describe the transitions, then apply them."""
+        texts = dict.fromkeys(text for transition in transitions for text in _describe_transition(transition))
+        self.latest_apply = " and ".join(list(texts)[:3])
+        return await self._store.apply(transitions, **options)
+
+    async def claim(self, claim: ClaimRequest) -> ClaimResult:
+        """Claim runs, and note the number of a claim that got none."""
+        self._claims += 1
+        number = self._claims
+        claims = await self._store.claim(claim)
+        if not claims.runs:
+            self.empty_claims.add(number)
+        return claims
+
+    def transaction(self, limit: float) -> Transaction:
+        """Return a transaction whose calls are observed: it ends after the body of its step, with real waiting."""
+        return cast(Transaction, _ObservedTransaction(self._store.transaction(limit), self.in_transactions))
+
+
+class _ObservedTransaction:
+    """A proxy of a transaction that keeps the tasks of its calls in a set."""
+
+    def __init__(self, inner: Transaction, tasks: set[asyncio.Future[Any]]) -> None:
+        self._inner = inner
+        self._tasks = tasks
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+
+        async def call(*args: Any) -> Any:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.add(task)
+            try:
+                return await found(*args)
+            finally:
+                self._tasks.discard(task)
+
+        return call
+
+
+def _describe_transition(transition: Transition) -> list[str]:
+    change = transition.change
+    if change is not None and change.status in FINAL_RUN_STATUSES:
+        return [f"the run ended as {change.status}"]
+    texts = []
+    for entry in transition.entries:
+        what = f"step {entry.name!r}" if entry.kind in EXECUTED_KINDS else f"{entry.name!r}"
+        described = {
+            StepStatus.RUNNING: f"{what} began",
+            StepStatus.RETRYING: f"the next attempt of {what} was being scheduled",
+            StepStatus.SUCCESS: f"{what} was being recorded",
+        }
+        texts.append(described.get(entry.status, f"{what} was being recorded as {entry.status}"))
+    if change is not None and change.release:
+        texts.append("the run was released")
+    return texts or ["the run's state changed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Something under way. `may_be_waiting`: it may depend on something that waits for time to pass."""
+
+    what: str
+    may_be_waiting: bool = False
+
+
+def list_activities(worker: Worker, clock: VirtualClock, executing: Collection[Attempt]) -> Iterator[Activity]:
+    """Yield everything under way in a worker without time being moved; `executing` are the running attempts."""
+    committer, claimer = worker.services[0], worker.services[-1]
+    for service in worker.services:
+        if service.done() or clock.waits(service):
+            continue
+        if service is committer:
+            if not worker.committer.idle:
+                yield Activity("outcomes are being recorded")
+        elif service is claimer:
+            if worker.is_claiming:
+                yield Activity("runs are being claimed")
+        elif not clock.waits(committer):  # other services wait for the committer while it waits for the store
+            yield Activity("a service of the worker is busy")
+    if any(not task.done() and not clock.waits(task) for task in worker.circuits.tasks):
+        yield Activity("a circuit is being evaluated")
+    if worker.circuits.asking:
+        # The store may also be unavailable, and the request may wait for its next try.
+        yield Activity("the store is asked for a permit", may_be_waiting=True)
+    for execution in worker.executions:
+        if not (execution.is_settling and clock.waits(committer)):
+            yield from _list_run_activities(execution, clock)
+    for attempt in executing:
+        run = _describe_run(attempt.execution)
+        yield Activity(f"step {attempt.step!r} (attempt {attempt.attempt}) of {run} executes")
+
+
+def _describe_run(execution: Execution) -> str:
+    return f"run {execution.claimed.public_id} of workflow {execution.claimed.workflow!r}"
+
+
+def _list_run_activities(execution: Execution, clock: VirtualClock) -> Iterator[Activity]:
+    run = _describe_run(execution)
+    if execution.order.is_checking:
+        yield Activity(f"{run} executes")
+    # A store that does not answer is asked again after a pause, for which time has to move.
+    if execution.calls.is_asking and not any(clock.waits(task) for task in execution.order.branches):
+        yield Activity(f"the store is asked for something by {run}", may_be_waiting=bool(execution.suspension))
+    if execution.suspension.asleep or execution.ending or execution.dead:
+        return
+    for task, branch in execution.order.branches.items():
+        if task.done() or branch.busy or clock.waits(task):
+            continue
+        awaited: asyncio.Future[object] | None = getattr(task, "_fut_waiter", None)
+        is_runnable = awaited is None or awaited.done()
+        if is_runnable and not branch.threaded:
+            yield Activity(f"{run} executes")
+        elif not branch.live_children:
+            # It may wait for another branch (a lock, a queue) that waits for time, or for the real world.
+            waits_for_time = bool(execution.open_steps())
+            yield Activity(f"{run} waits for something outside of its steps", may_be_waiting=waits_for_time)
+
 
 _PURGE_INTERVAL = 3600 * MICROS
 _UPDATE_INTERVAL = 5 * MICROS  # virtual time after which children of ended runs are looked for

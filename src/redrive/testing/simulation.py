@@ -22,10 +22,9 @@ from redrive.store.filters import RunFilter, TaskFilter
 from redrive.store.port import Store
 from redrive.store.result_page import iterate_pages
 from redrive.store.runs import RunRow
-from redrive.testing.activities import Activity
 from redrive.testing.faulty_store import Plan
 from redrive.testing.injection import CallCounts, Crash, FaultSource, StepBodies, next_fault
-from redrive.testing.simulated_worker import SimulatedWorker
+from redrive.testing.simulated_worker import Activity, SimulatedWorker
 from redrive.testing.virtual_clock import VirtualClock
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""The claimer of a worker, which asks the store for due runs, and the wakeup, which says when to ask.
+"""The claimer of a worker, which asks the store for due runs; when it asks; and the claimed runs that the worker holds.
 
     claim      ask the store for as many runs as there is room for; the wakeup and time say when to ask again
     reserve    slots for runs that are started in this process: no claim is needed for these (ADR 0017)
@@ -9,6 +9,7 @@ A worker that stops waits for runs that are on their way to it, and releases the
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,15 +18,24 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from redrive.clock import MICROS, Clock
+from redrive.core.decide_step import record_start
+from redrive.core.outcomes import RunReleased
 from redrive.errors import StoreError
 from redrive.record_fields import replace
 from redrive.store.claims import ClaimRequest, ClaimResult
+from redrive.store.port import LeaseConnection
+from redrive.store.store import repeat_until_answered
+from redrive.store.workers import HeartbeatReply
 
 if TYPE_CHECKING:
     from redrive.core.transitions import NewRun
     from redrive.store.claims import Lane
     from redrive.store.runs import StartResult
+    from redrive.worker.attempt import Attempt
+    from redrive.worker.execution import Execution
+    from redrive.worker.suspension import Suspension
     from redrive.worker.worker import Worker
+
 
 log = logging.getLogger("redrive.worker")
 
@@ -203,3 +213,172 @@ class Claimer:
         while self.reserved:
             self._arrived.clear()
             await self._arrived.wait()
+
+
+_UNWIND_TIMEOUT = 1.0  # seconds that code of a detached run may take to unwind before it counts as abandoned
+
+
+class HeldRuns:
+    """The runs that a worker holds, by id; those that sleep in memory take up no slot.
+
+    `on_fewer` is called when a run has left. `resting`: the suspensions of the runs that sleep. `abandoned` counts
+    tasks that did not end when their run was detached.
+    """
+
+    def __init__(self, clock: Clock, wakeup: Wakeup, on_fewer: Callable[[], None]) -> None:
+        self.by_id: dict[int, Execution] = {}
+        self.abandoned = 0
+        self._clock = clock
+        self._wakeup = wakeup
+        self._context = contextvars.copy_context()
+        self._on_fewer = on_fewer
+        self._tasks: dict[Execution, asyncio.Task[None]] = {}
+        self.resting: set[Suspension] = set()
+
+    @property
+    def all(self) -> list[Execution]:
+        """All executions, as a copy: the lease's thread reads it, too."""
+        return list(self.by_id.values())
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """The tasks of all executions, and of those that have not unwound yet."""
+        return list(self._tasks.values())
+
+    @property
+    def busy(self) -> bool:
+        """True while a step of any run is in flight."""
+        return any(execution.busy for execution in self.by_id.values())
+
+    def begin(self, execution: Execution) -> None:
+        """Hold a run and execute it."""
+        before = self.by_id.get(execution.claimed.id)
+        if before is not None:
+            before.detach()  # it was taken away and claimed here again, before a heartbeat reported that
+        self.by_id[execution.claimed.id] = execution
+        # A start in workflow code runs in that workflow's task, so the new run needs another context.
+        name = f"redrive run {execution.claimed.public_id}"
+        task = asyncio.get_running_loop().create_task(execution.execute(), name=name, context=self._context.copy())
+        self._tasks[execution] = task
+
+        def on_done(task: asyncio.Task[None]) -> None:
+            self._remove_if_held(execution)
+            self._tasks.pop(execution, None)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("unexpected error while executing run %s", execution.claimed.public_id, exc_info=error)
+            execution.break_cycles()
+
+        task.add_done_callback(on_done)
+
+    def detach(self, execution: Execution) -> None:
+        """Forget a run that this worker does not hold any more, and check that its code unwinds."""
+        self._remove_if_held(execution)
+        task = self._tasks.get(execution)
+        if task is None or task.done():
+            return
+
+        def check_unwound() -> None:
+            if not task.done():
+                self.abandoned += 1
+                seconds = _UNWIND_TIMEOUT
+                log.warning("task %r did not stop within %g s after its run was released", task.get_name(), seconds)
+
+        self._clock.call_later(_UNWIND_TIMEOUT, check_unwound)
+
+    def _remove_if_held(self, execution: Execution) -> None:
+        if self.by_id.get(execution.claimed.id) is execution:
+            self.remove(execution)
+            self._wakeup.notify()  # a detached run may be due again at any time
+
+    def remove(self, execution: Execution) -> None:
+        """Remove a run that is over, or that belongs to another worker."""
+        del self.by_id[execution.claimed.id]
+        self.resting.discard(execution.suspension)
+        self._on_fewer()
+
+    def free_slot(self, suspension: Suspension) -> None:
+        """Free the slot of a run that sleeps in memory."""
+        self.resting.add(suspension)
+        self._wakeup.notify()
+
+    def take_slot(self, suspension: Suspension) -> None:
+        """Count a run that slept in memory and continues. It may exceed the number of slots for a while."""
+        self.resting.discard(suspension)
+
+
+class HeldRunsReport:
+    """The part of a heartbeat about the runs that the worker holds."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._reported: frozenset[int] = frozenset()
+        self._unknown: frozenset[int] = frozenset()
+
+    def collect(self) -> dict[tuple[int, int], str | None]:
+        """Return the heartbeats of all steps. Called from the lease's thread."""
+        executions = self._worker.held.all
+        self._reported = frozenset(execution.claimed.id for execution in executions)
+        heartbeats: dict[tuple[int, int], str | None] = {}
+        for execution in executions:
+            heartbeats.update(execution.heartbeats())
+        return heartbeats
+
+    def is_overdue(self) -> bool:
+        """Return True if an attempt is past its time. Called from the lease's thread."""
+        now = self._worker.clock.monotonic()
+        return any(attempt.due is not None and attempt.due < now for attempt in self._list_attempts())
+
+    def record_attempts(self, connection: LeaseConnection) -> None:
+        """Record that attempts began. Called from the lease's thread while the loop is blocked.
+
+        The begin mark of an attempt that blocks the loop at once was never sent. A reaper elsewhere ends the
+        attempt at its time limit only if the store knows that it began.
+        """
+        now, begun, marks = self._worker.clock.monotonic(), [], []
+        for attempt in self._list_attempts():
+            make_mark = attempt.make_mark  # the loop may clear it at any time
+            if attempt.marked or attempt.over or attempt.due is None or make_mark is None:
+                continue
+            mark = make_mark()
+            # Both limits count from now: that of the whole attempt, and that since its last heartbeat.
+            left = min(attempt.due - now, mark.limit / MICROS - (now - attempt.last_heartbeat_at))
+            limit, began_ago = max(0, int(left * MICROS)), int((now - attempt.began) * MICROS)
+            # The status of the run stays: this mark may arrive after the loop has continued the run.
+            marks.append(record_start(replace(mark, limit=limit, began_ago=began_ago, resumes=False)))
+            begun.append(attempt)
+        if marks:
+            connection.record(self._worker.id, marks)
+        for attempt in begun:
+            attempt.marked = True
+
+    def _list_attempts(self) -> list[Attempt]:
+        # Copied: the loop adds and removes attempts meanwhile.
+        return [attempt for execution in self._worker.held.all for attempt in list(execution.open.values())]
+
+    def handle_answer(self, beat: HeartbeatReply) -> None:
+        """Detach runs that were taken away, and give back runs that this worker does not know."""
+        held = self._worker.held.by_id
+        for run in self._reported - beat.held:
+            execution = held.get(run)
+            if execution is None or execution.dead or execution.is_settling or execution.claimed_at > beat.now:
+                continue  # it ended here, its next answer will say so, or it was claimed after the report
+            log.warning("run %s was taken from this worker", execution.claimed.public_id)
+            self._worker.count_lost_runs(1)
+            execution.detach()
+        # Runs that the store lists twice in a row as held here, and that this worker does not know, are released.
+        # Once is not enough: a claim or a start may be on its way to this worker.
+        worker, unknown = self._worker, beat.held - self._reported - held.keys()
+        if worker.claimer.is_claiming or worker.claimer.reserved or worker.is_stopping:
+            unknown = frozenset()
+        unknown_twice = unknown & self._unknown
+        self._unknown = unknown
+        if unknown_twice:
+            worker.spawn(self._release_runs(unknown_twice))
+
+    async def _release_runs(self, numbers: frozenset[int]) -> None:
+        """Release runs whose claim was written although its answer was lost."""
+        worker, me = self._worker, self._worker.id
+        for run in await repeat_until_answered(lambda: worker.backend.held(me), worker.clock):
+            if me == worker.id and run.id in numbers and run.id not in worker.held.by_id:
+                await worker.committer.submit(RunReleased(run=run))
+        worker.wakeup.notify()

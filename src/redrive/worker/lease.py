@@ -2,7 +2,7 @@
 
 A step that blocks the event loop must not cost the lease, so the loop has no part in renewing it. The
 loop only gets the answers: which runs the store says this worker holds, and whether it is still alive.
-`HeldRunsReport` (worker/held_runs.py) collects what a heartbeat reports about runs.
+`HeldRunsReport` (worker/claimer.py) collects what a heartbeat reports about runs.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from redrive.clock import MICROS, Clock, Timer
 from redrive.core.outcomes import EntryRef, OpenEntry, RunIdle, RunView
 
 if TYPE_CHECKING:
-    from redrive.worker.held_runs import HeldRuns
+    from redrive.worker.claimer import HeldRuns
 
 # A run is parked on one circuit. If it waits for several, it checks the others this often: soon enough for a person,
 # and rare enough that a long outage costs nothing.

@@ -46,11 +46,10 @@ from redrive.worker.attempt import Attempt, ThreadPools
 from redrive.worker.backend import Backend
 from redrive.worker.branches import install_task_factory
 from redrive.worker.circuits import Circuits
-from redrive.worker.claimer import Claimer, Wakeup
+from redrive.worker.claimer import Claimer, HeldRuns, HeldRunsReport, Wakeup
 from redrive.worker.committer import Committer, MessageForwarder
 from redrive.worker.definitions import Step, WorkflowDefinition
 from redrive.worker.execution import Execution
-from redrive.worker.held_runs import HeldRuns, HeldRunsReport
 from redrive.worker.lease import Lease
 from redrive.worker.rollback import ActionRunner
 from redrive.worker.waits import Waits

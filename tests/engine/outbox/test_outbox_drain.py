@@ -10,7 +10,7 @@ from store_kit import HandClock, Kit, entry, writes
 
 from redrive import Message, NonRetryable
 from redrive.chores import Relay
-from redrive.chores.relay_queue import MAX_HELD_MESSAGES
+from redrive.chores.relay_deliveries import MAX_HELD_MESSAGES
 from redrive.clock import SystemClock
 from redrive.core.outbox import TopicPattern
 from redrive.core.transitions import MessageWrite

@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from redrive.store.sqlite.multi_row_writes import write_many
+from redrive.store.sqlite.connection import write_many
 
 PUT = "INSERT INTO things (id, name) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET name = excluded.name"
 RENAME = "WITH new (name, id) AS (VALUES (?, ?)) UPDATE things SET name = new.name FROM new WHERE things.id = new.id"

@@ -10,8 +10,7 @@ import click
 
 from redrive.cli.errors import CONFLICT, NOT_FOUND, CommandFailed, UsageError, hint, rewrite_hints
 from redrive.cli.ids import find_letter_id
-from redrive.cli.json_arguments import parse_index_values
-from redrive.cli.options import TIME_TYPE
+from redrive.cli.options import TIME_TYPE, parse_index_values
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

@@ -11,8 +11,13 @@ import click
 from redrive.cli.dlq.bulk import BulkDecision, run_bulk_decision
 from redrive.cli.dlq.letter_selection import act_on_letter, describe_letters, load_letter, selection_options
 from redrive.cli.errors import REFUSED, CommandFailed, UsageError
-from redrive.cli.json_arguments import parse_json_object, parse_json_value, parse_retry_policy, parse_step_number
-from redrive.cli.options import ChangeOptions
+from redrive.cli.options import (
+    ChangeOptions,
+    parse_json_object,
+    parse_json_value,
+    parse_retry_policy,
+    parse_step_number,
+)
 from redrive.cli.output import Output
 from redrive.cli.target import Target, decision_options
 

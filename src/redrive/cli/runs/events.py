@@ -9,8 +9,7 @@ import click
 
 from redrive.cli.errors import hint
 from redrive.cli.ids import find_run_id
-from redrive.cli.json_arguments import parse_json_value
-from redrive.cli.options import ChangeOptions
+from redrive.cli.options import ChangeOptions, parse_json_value
 from redrive.cli.output import Output, escape_line, format_age
 from redrive.cli.target import Target, decision_options, run_on
 from redrive.core.questions import task_id

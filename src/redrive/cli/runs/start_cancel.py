@@ -12,7 +12,9 @@ import click
 from redrive.cli.dlq.replay import WAIT_OPTION, input_edit_options, replay_options
 from redrive.cli.errors import NOT_FOUND, CommandFailed, hint, suggest_names
 from redrive.cli.ids import exit_if_failed, find_run_id, for_each_id, read_ids
-from redrive.cli.json_arguments import (
+from redrive.cli.options import (
+    DURATION_TYPE,
+    ChangeOptions,
     decode_arguments,
     parse_json_value,
     parse_retry_policy,
@@ -20,7 +22,6 @@ from redrive.cli.json_arguments import (
     read_input,
     read_input_lines,
 )
-from redrive.cli.options import DURATION_TYPE, ChangeOptions
 from redrive.cli.output import Output, echo_err, on_terminal
 from redrive.cli.target import Target, common_options, decision_options, run_on
 
@@ -117,7 +118,7 @@ async def _start_by_name(
 ) -> list[str]:
     """Start a run for each input without the code, after all inputs fitted the schema that workers registered."""
     from redrive.core.json_schema import find_faults
-    from redrive.desk.payload_checker import make_invalid_reason
+    from redrive.desk.payloads import make_invalid_reason
     from redrive.desk.run_starter import StartRequest
     from redrive.errors import InputError
     from redrive.reasons import Reason, ReasonCode

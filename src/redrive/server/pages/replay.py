@@ -15,8 +15,8 @@ from redrive.core.redact import find_masked_paths
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED_KINDS
-from redrive.desk.large_values import in_thread_if_large
 from redrive.desk.models import DeadLetter
+from redrive.desk.payloads import in_thread_if_large
 from redrive.desk.preview import DryRun
 from redrive.desk.replays import Replay
 from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow

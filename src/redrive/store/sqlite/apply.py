@@ -31,8 +31,8 @@ from redrive.record_fields import as_dict
 from redrive.store.children import WokenRun
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
 from redrive.store.sql_statements import Statements, load_statements
+from redrive.store.sqlite.connection import Row, Write, multi_row_statements, write_many
 from redrive.store.sqlite.messages import publish_messages
-from redrive.store.sqlite.multi_row_writes import Row, Write, multi_row_statements, write_many
 from redrive.store.sqlite.starts import drop_index, put_index, start
 from redrive.store.workers import ReceiptWrite, StaleBatch
 

@@ -10,7 +10,7 @@ from redrive.core.outbox import Bundle, SinkLease
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import MessageWrite, Transition
 from redrive.store.sql_statements import load_statements
-from redrive.store.sqlite.multi_row_writes import write_many
+from redrive.store.sqlite.connection import write_many
 
 SQL = load_statements(__package__, "outbox.sql")
 _NumberedMessage = tuple[int, str, MessageWrite, Bundle | None]

@@ -1,7 +1,8 @@
-"""The checker of payloads that callers send: by type or by schema, and whether a worker has the code for them."""
+"""Payloads that callers send: checks by type or by schema, and work on large ones in a thread."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -11,13 +12,50 @@ from redrive.clock import MICROS
 from redrive.core.json_schema import find_faults
 from redrive.core.payload import Signature, check_size
 from redrive.core.redact import MASK, find_masked_paths
-from redrive.desk.large_values import LARGE_SIZE, in_thread_if_large, measure_size
 from redrive.errors import InputError, PayloadError, UnknownWorkflow
 from redrive.reasons import Reason, ReasonCode
+from redrive.record_fields import as_dict, is_record
 from redrive.store.port import DeskStore
 from redrive.store.workers import CatalogueRow, WorkerRow, live_workers
 
 T = TypeVar("T")
+LARGE_SIZE = 64 * 1024
+"""Values of at least so many characters are handled in a thread: a megabyte takes a tenth of a second."""
+_NUMBERS = (int, float, type(None))
+_SIZE_PER_VALUE = 8  # characters that a number, an object or a list counts as
+
+
+async def in_thread_if_large(work: Callable[[], T], size: int) -> T:
+    """Call `work`, in a thread if its values are large, and return the result."""
+    return work() if size < LARGE_SIZE else await asyncio.to_thread(work)
+
+
+def measure_size(*parts: Any) -> int:
+    """Count the characters of values, rows, or lists of them, up to LARGE_SIZE: the event loop waits for it."""
+    found = 0
+    pending = list(parts)
+    while pending and found < LARGE_SIZE:
+        part = pending.pop()
+        if isinstance(part, str):
+            found += len(part)
+            continue
+        found += _SIZE_PER_VALUE
+        if isinstance(part, _NUMBERS):  # most fields of a row
+            continue
+        if isinstance(part, tuple | list):
+            found += len(part)
+            if found < LARGE_SIZE:
+                pending.extend(part)
+        elif isinstance(part, dict):
+            found += len(part)
+            if found < LARGE_SIZE:
+                pending.extend(part)
+                pending.extend(part.values())
+        elif is_record(part):
+            pending.extend(as_dict(part).values())
+    return found
+
+
 _MAX_FAULTS = 5
 _OVERSIZE_FACTOR = 2  # a text may be so many times too long before it is checked: types may shorten it
 _REGISTRATION_TRUST = MICROS  # how long a found workflow is cached: a bulk action asks for each letter
