@@ -14,7 +14,7 @@ from typing import Any
 
 from redrive import NonRetryable, RetryPolicy, TaskFilter
 from redrive.app import RunHandle
-from redrive.cli.demo.scenarios import SCENARIOS
+from redrive.cli.demo.run import SCENARIOS
 from redrive.cli.demo.shop import MARKET, PASSWORD, SHOP, app, create_users
 from redrive.core.roles import Role
 from redrive.desk.bulk import BulkAction

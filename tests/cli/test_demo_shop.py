@@ -9,8 +9,7 @@ from rich.console import Console
 
 from redrive.cli.demo import services as outside
 from redrive.cli.demo.plain_view import PlainView
-from redrive.cli.demo.run import _make_view, describe_letter, summarize_demo
-from redrive.cli.demo.scenarios import SCENARIOS, generate_traffic, make_order
+from redrive.cli.demo.run import SCENARIOS, _make_view, describe_letter, generate_traffic, make_order, summarize_demo
 from redrive.cli.demo.screen_view import ScreenView
 from redrive.cli.demo.shop import MARKET, SHOP, USERS, app, charge, create_users, fulfil
 from redrive.cli.demo.worker import WorkerProcess
@@ -67,7 +66,7 @@ async def test_both_tenants_have_every_scenario_within_two_rounds(monkeypatch: p
     for name in SCENARIOS:
         monkeypatch.setitem(SCENARIOS, name, lambda id, tenant, name=name: tell(name, tenant))
     for interval in ("_FIRST_INTERVAL", "_LATER_INTERVAL"):
-        monkeypatch.setattr(sys.modules["redrive.cli.demo.scenarios"], interval, 0)
+        monkeypatch.setattr(sys.modules["redrive.cli.demo.run"], interval, 0)
     with pytest.raises(asyncio.CancelledError):
         await generate_traffic(1001)
     assert {(name, tenant) for name in SCENARIOS for tenant in (SHOP, MARKET)} == set(told)

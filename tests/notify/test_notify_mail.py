@@ -7,7 +7,7 @@ from notify_kit import OPS, Postbox, failing
 
 from redrive import Redrive
 from redrive.errors import ConfigurationError
-from redrive.notify.senders import MailServer
+from redrive.notify.channels import MailServer
 from redrive.testing import engine
 
 READ = [

@@ -13,7 +13,7 @@ from http_trust import Trust, make_trust
 from notify_kit import OPS, Postbox, failing, postbox
 
 from redrive import Redrive
-from redrive.notify.senders import MailServer
+from redrive.notify.channels import MailServer
 from redrive.testing import engine
 
 Opening = Callable[["SignIns"], AbstractAsyncContextManager[Postbox]]

@@ -19,7 +19,7 @@ from redrive.duration import parse_duration
 from redrive.observability.logs import RUN_FIELDS
 from redrive.observability.metrics import METRICS
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.pages.labels import STAGES
+from redrive.server.pages.texts import STAGES
 from redrive.settings import ENVIRONMENT_VARIABLES, Settings
 
 ROOT = Path(__file__).parents[2]

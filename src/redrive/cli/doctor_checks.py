@@ -361,7 +361,7 @@ async def check_notifications(app: Redrive) -> list[Finding]:
 
 
 async def _check_mail(app: Redrive, targets: Sequence[NotifyTarget]) -> list[Finding]:
-    from redrive.notify.senders import MailServer
+    from redrive.notify.channels import MailServer
 
     recipients = sorted({target.to for target in targets if target.kind == "email"})
     if not app.settings.smtp_url and not recipients:

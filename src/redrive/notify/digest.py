@@ -22,8 +22,16 @@ from redrive.core.notify_rules import CHANNEL_KIND, TARGET_KINDS, NotificationEv
 from redrive.core.outbox import parse_patterns
 from redrive.core.transitions import MessageWrite
 from redrive.errors import ConfigurationError
-from redrive.notify.channels import Channels, DeliveryReader
-from redrive.notify.senders import EmailSender, HttpSender, RequestFormat, format_slack, format_teams, format_webhook
+from redrive.notify.channels import (
+    Channels,
+    DeliveryReader,
+    EmailSender,
+    HttpSender,
+    RequestFormat,
+    format_slack,
+    format_teams,
+    format_webhook,
+)
 from redrive.settings import AllowedHost, Settings, run_page_path
 from redrive.sinks import Message, Sink, SinkDefinition
 from redrive.store.encryption.keyring import Unreadable

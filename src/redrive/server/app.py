@@ -51,7 +51,6 @@ from redrive.server.routes.desk import (
 )
 from redrive.server.routes.letters import bulk_routes, letter_routes
 from redrive.server.routes.runs import run_routes, saga_routes
-from redrive.server.routes.step_tasks import step_task_routes
 from redrive.server.routes.workers import worker_routes
 from redrive.settings import API_PREFIX, PAGES_PREFIX
 
@@ -205,7 +204,7 @@ async def send_document_style() -> Response:
 
 API_ROUTES = (
     *(run_routes, saga_routes, task_routes, bulk_routes, letter_routes, circuit_routes, outbox_routes, settings_routes),
-    *(schedule_routes, view_routes, notification_routes, account_routes, worker_routes, step_task_routes),
+    *(schedule_routes, view_routes, notification_routes, account_routes, worker_routes),
 )
 """The routes of the API. Paths are tried in this order: `/workflow-dlq/replay` comes before `/workflow-dlq/{id}`."""
 

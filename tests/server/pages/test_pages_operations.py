@@ -18,7 +18,7 @@ from redrive.core.audit import AuditEvent
 from redrive.policy import RetryPolicy
 from redrive.server.pages import lists
 from redrive.server.pages.activity import EVENT_KINDS
-from redrive.server.pages.labels import ROLES
+from redrive.server.pages.texts import ROLES
 from redrive.store.settings import NewSchedule
 from redrive.store.workers import Catalogue, NewWorker
 

@@ -1,15 +1,14 @@
 """`redrive runs`: find, explain, start, cancel and retry runs, and send events to them.
 
-list_show    list, show, why, tree, watch        start_cancel    start, cancel, retry, rollback        events    send
+list_show    list, show, why, tree, watch        changes    start, cancel, retry, rollback, send
 """
 
 from __future__ import annotations
 
 import click
 
-from redrive.cli.runs.events import send
+from redrive.cli.runs.changes import cancel, retry, rollback, send, start
 from redrive.cli.runs.list_show import list_, show, tree, watch, why
-from redrive.cli.runs.start_cancel import cancel, retry, rollback, start
 
 __all__ = ["runs"]
 

@@ -1,13 +1,13 @@
-"""The explanation of a run's state, for `runs why`."""
+"""The explanation of a run's state, and of the events that it waits for, for `runs why`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import assert_never
 
 from redrive.cli.errors import circuit_hint, hint, worker_hint
 from redrive.cli.output import format_time
-from redrive.cli.runs.events import explain_events, explain_wait
 from redrive.core.circuit import CircuitStatus
 from redrive.core.failure_reason import LetterCode
 from redrive.core.questions import task_id
@@ -222,3 +222,39 @@ def _describe_retry(name: str, step: StepRecord) -> str:
 
 def _format_count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
+
+
+def _get_awaited_run(step: StepRecord) -> str | None:
+    """Return the id of the run that an open wait is for; None if it is for events."""
+    wait = step.input
+    return str(wait["names"][0]) if isinstance(wait, dict) and wait.get("mode") == "run" else None
+
+
+def explain_wait(run: Run, step: StepRecord, now: datetime) -> str:
+    """Return what an open wait waits for, since when, and when it gives up."""
+    wait = step.input if isinstance(step.input, dict) else {}
+    names = wait.get("names", ())
+    run_id = _get_awaited_run(step)
+    events = " or ".join(repr(name) for name in names) or repr(step.name)
+    since = format_duration(max(0.0, (now - step.began_at).total_seconds()))
+    until = "" if step.next_at is None else f", and gives up at {step.next_at:%Y-%m-%d %H:%M:%S} UTC"
+    if wait.get("mode") == "task":
+        task = hint("tasks", "show", task_id(run.id, step.index))
+        return f"The run waits for an answer to {str(wait.get('question'))!r} since {since}{until}. See {task}"
+    if run_id is not None:
+        return f"The run waits for the result of run {run_id} since {since}{until}. See {hint('runs', 'why', run_id)}"
+    return f"The run waits for event {events} since {since}{until}."
+
+
+def explain_events(run: Run, events: Sequence[EventRecord], waits: Sequence[StepRecord]) -> list[str]:
+    """Return sentences about events that were set aside or not read, and how to send the one that is missing."""
+    aside = [event for event in events if event.status == "SET_ASIDE"]
+    sentences = [f"Event {event.name!r} did not fit and was set aside: {event.reason}" for event in aside[-3:]]
+    unread = [event.name for event in events if event.status == "UNREAD"]
+    if unread:
+        sentences.append(f"Unread events: {', '.join(sorted(set(unread)))} ({len(unread)} in all).")
+    awaited = [step for step in waits if _get_awaited_run(step) is None]
+    names = [name for step in awaited if isinstance(step.input, dict) for name in step.input.get("names", ())]
+    if names:
+        sentences.append(f"To send it: {hint('runs', 'send', run.id, names[0], '--data', 'JSON')}")
+    return sentences

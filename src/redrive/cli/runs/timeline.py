@@ -18,7 +18,6 @@ from redrive.cli.output import (
     style_text,
     terminal_width,
 )
-from redrive.cli.runs.events import render_events
 from redrive.clock import SystemClock
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, EntryKind, RunStatus, StepStatus
@@ -35,6 +34,7 @@ _WORK, _WAIT, _BLANK = "█", "╌", " "
 _MAX_NAME_WIDTH = 16
 _DURATION_WIDTH = 10  # for the duration on the right
 _MIN_BAR_WIDTH = 10
+_MAX_EVENTS = 20
 
 
 def render_run(run: Run, *, brief: bool = False, events: Sequence[EventRecord] = ()) -> list[str]:
@@ -180,3 +180,18 @@ def _wrap_note(text: str, scale: _TimeScale, deeper: str = "") -> list[str]:
         subsequent_indent=indent + "  ",
         break_long_words=True,
     )
+
+
+def render_events(events: Sequence[EventRecord]) -> list[str]:
+    """Render the latest events of a run, one to a line."""
+    if not events:
+        return []
+    left_out = len(events) - _MAX_EVENTS
+    lines = ["", "  events"]
+    lines += [f"    … {left_out} earlier ones; --json shows all"] if left_out > 0 else []
+    for event in events[-_MAX_EVENTS:]:
+        state = event.status.value.lower().replace("_", " ")
+        why = f": {event.reason}" if event.reason else ""
+        text = f"{event.seq} {event.name}, {state}, sent {format_age(event.at)} by {event.by}{why}"
+        lines.append(f"    {escape_line(text)}")
+    return lines

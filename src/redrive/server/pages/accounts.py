@@ -32,7 +32,7 @@ from redrive.server.pages.render import (
     render_login,
     render_page,
 )
-from redrive.server.pages.translations import N
+from redrive.server.pages.texts import N
 from redrive.server.request_context import Context, RequestContext, get_service, refuse_cross_site, requires
 from redrive.server.routes.common import Id
 from redrive.store.accounts import NewToken, NewUser, TokenKind

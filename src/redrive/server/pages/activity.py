@@ -18,7 +18,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages import lists
 from redrive.server.pages.forms import Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
-from redrive.server.pages.translations import N
+from redrive.server.pages.texts import N
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.store.filters import AuditFilter
 

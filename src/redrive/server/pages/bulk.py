@@ -20,10 +20,9 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 from redrive.server.pages import letters
 from redrive.server.pages.forms import ACTION_FIELD, CHECK_ACTION, Form, SentForm, make_page_router, redirect_to
-from redrive.server.pages.labels import CODES, FILTERS
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.replay_form import OUTPUT_MODES, ReplayForm, read_replay_form
-from redrive.server.pages.translations import N, Translator
+from redrive.server.pages.texts import CODES, FILTERS, N, Translator
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import Id
 from redrive.store.bulk import BulkItemStatus

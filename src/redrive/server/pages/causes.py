@@ -20,7 +20,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages.charts import CHART_RANGES, Chart, plot_failures
 from redrive.server.pages.forms import Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
-from redrive.server.pages.translations import N
+from redrive.server.pages.texts import N
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import Id
 from redrive.store.filters import GroupFilter, LetterFilter

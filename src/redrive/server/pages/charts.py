@@ -10,8 +10,7 @@ import msgspec
 
 from redrive.core.states import EXECUTED_KINDS, EntryKind
 from redrive.desk.models import StepRecord
-from redrive.server.pages.labels import find_state_label
-from redrive.server.pages.translations import N
+from redrive.server.pages.texts import N, find_state_label
 
 CHART_WIDTH = 1000.0
 _MIN_BAR_WIDTH = 4.0

@@ -17,7 +17,7 @@ from redrive.http_problems import ERROR_KINDS
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages.forms import PAGE_FIELD, Form, RefusedForm, show_form_again
 from redrive.server.pages.render import SESSION_EXPIRED, render_login, render_page
-from redrive.server.pages.translations import N
+from redrive.server.pages.texts import N
 from redrive.server.problem_responses import ProblemError
 from redrive.server.request_context import RequestContext, get_service, load_principal, refuse_cross_site
 from redrive.settings import PAGES_PREFIX

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from redrive.server.pages.replay_form import list_form_fields
-from redrive.server.pages.translations import N, Translator
+from redrive.server.pages.texts import N, Translator
 
 MAX_SHOWN = 20_000
 """Characters of a payload that a page shows."""

@@ -14,7 +14,7 @@ from redrive.core.roles import Permission
 from redrive.desk.workflows import WorkerState
 from redrive.server.pages.forms import make_page_router
 from redrive.server.pages.render import make_view, render_page
-from redrive.server.pages.translations import N
+from redrive.server.pages.texts import N
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import list_known_workers, list_known_workflows, list_oldest_due_runs
 from redrive.store.workers import CRASH_LOOP

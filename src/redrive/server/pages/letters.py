@@ -25,7 +25,7 @@ from redrive.server.pages.causes import CAUSES_PATH, render_causes
 from redrive.server.pages.charts import plot_waterfall
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import add_list_columns, make_view, render_page
-from redrive.server.pages.translations import N
+from redrive.server.pages.texts import N
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import Id, check_search_text, parse_index
 from redrive.store.filters import LetterFilter, RunFilter

@@ -23,7 +23,7 @@ from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view
-from redrive.server.pages.translations import N
+from redrive.server.pages.texts import N
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 from redrive.store.index_scan import ListTotal

@@ -29,9 +29,9 @@ from redrive.desk.preview import DryRun
 from redrive.duration import to_datetime
 from redrive.errors import NotFound, StoreError
 from redrive.reasons import Reason, ReasonCode, render
-from redrive.server.pages import charts, formats, labels
+from redrive.server.pages import charts, formats, texts
 from redrive.server.pages.forms import PAGE_FIELD, Form, RefusedForm
-from redrive.server.pages.translations import CATALOGUES, LANGUAGES, N, Translator, choose_language, format_number
+from redrive.server.pages.texts import CATALOGUES, LANGUAGES, N, Translator, choose_language, format_number
 from redrive.server.request_context import RequestContext, get_service, uses_https
 from redrive.settings import API_PREFIX, PAGES_PREFIX
 from redrive.store.stats import Attention
@@ -159,8 +159,8 @@ _environment.globals |= {
     "charts": charts,
     "LANGUAGES": LANGUAGES,
     "P": Permission,
-    "labels": labels,
-    "KINDS": labels.KINDS,
+    "labels": texts,
+    "KINDS": texts.KINDS,
     "FIXABLE_BY_EDIT": FIXABLE_BY_EDIT,
     "ALL_TENANTS": ALL_TENANTS,
     "LIST_COLUMNS": LIST_COLUMNS,
@@ -250,7 +250,7 @@ class PageView:
     @staticmethod
     def find_role(permission: Permission) -> str:
         """Return the label of the lowest role that has a permission, so that a page can say whom to ask."""
-        return labels.ROLES[find_lowest_role(permission).value]
+        return texts.ROLES[find_lowest_role(permission).value]
 
     @property
     def tenant(self) -> str:
@@ -380,7 +380,7 @@ class PageView:
         if "names" in values:
             values["names"] = ", ".join(map(str, values["names"]))
         if "status" in values:
-            values["status"] = self.t(labels.find_state_label(values["status"]).text)
+            values["status"] = self.t(texts.find_state_label(values["status"]).text)
         return self.t(_PAGE_SENTENCES[reason.code], **values)
 
     def render_reason_of(self, record: Any, text: str | None, name: str = "reason") -> Markup:

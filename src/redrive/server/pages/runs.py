@@ -24,7 +24,7 @@ from redrive.server.pages.charts import plot_waterfall
 from redrive.server.pages.events import MAX_EVENTS, load_event_forms, takes_events
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import add_list_columns, make_view, render_page
-from redrive.server.pages.translations import N
+from redrive.server.pages.texts import N
 from redrive.server.request_context import Context, requires
 from redrive.server.routes.common import Id, parse_index
 from redrive.store.filters import RunFilter, make_value_error

@@ -17,7 +17,7 @@ from redrive.server.pages.charts import plot_waterfall
 from redrive.server.pages.events import make_fields, read_payload
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
-from redrive.server.pages.translations import N
+from redrive.server.pages.texts import N
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import Id
 from redrive.store.filters import TaskFilter

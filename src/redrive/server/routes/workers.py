@@ -1,4 +1,4 @@
-"""The calls of remote workers: `POST /worker/...`, with bodies as in `redrive.remote.wire`.
+"""The calls of remote workers: `POST /worker/...`, with bodies as in `redrive.remote.wire`, and those of step workers.
 
 They are plain routes, not operations of the desk: a worker speaks for its runs and not for a user. The credential of a
 worker is cached for a second, and the rate of the API does not apply: it would slow down exactly the fast workers.
@@ -16,9 +16,10 @@ from redrive.core.roles import Permission, Principal
 from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
-from redrive.remote import wire
+from redrive.remote import step_wire, wire
 from redrive.server.remote_workers import LONGEST_POLL, RemoteWorkers, WorkerSession
 from redrive.server.request_context import check_permissions, get_service, load_principal, request_address
+from redrive.server.step_workers import StepWorkers
 from redrive.server.worker_input import decode_body, make_protocol_error
 from redrive.settings import API_PREFIX
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest
@@ -225,3 +226,64 @@ async def retire_worker(request: Request, principal: Worker, session: Session) -
     await read_record(request, wire.RetireCall)
     await _get_workers(request).retire(session)
     return answer_record(wire.Done(now=get_service(request).app.runtime.store.now()))
+
+
+Ticket = Annotated[str, Path(min_length=1, max_length=200, description="The ticket of a task, as the poll gave it.")]
+
+
+def _get_steps(request: Request) -> StepWorkers:
+    return get_service(request).step_workers
+
+
+@worker_routes.post("/worker/steps/poll", **describe_call(step_wire.TaskPoll, step_wire.TaskPollReply))
+async def poll_steps(request: Request, principal: Worker, session: Session) -> Response:
+    """Take tasks of a queue, waiting for them up to `wait_ms` and 20 seconds at most."""
+    call = await read_record(request, step_wire.TaskPoll)
+    return answer_record(await _get_steps(request).poll(session, principal, call))
+
+
+@worker_routes.post("/worker/steps/settle", **describe_call(step_wire.StepSettlement, step_wire.SettlementReply))
+async def settle_steps(request: Request, principal: Worker, session: Session) -> Response:
+    """Answer many tickets at once."""
+    call = await read_record(request, step_wire.StepSettlement)
+    replies = await _get_steps(request).settle(session, call.answers)
+    return answer_record(step_wire.SettlementReply(answers=replies, now=get_service(request).app.runtime.store.now()))
+
+
+@worker_routes.post("/worker/steps/{ticket}/begin", **describe_call(None, step_wire.BeginReply))
+async def begin_step(request: Request, principal: Worker, session: Session, ticket: Ticket) -> Response:
+    """Note that the worker begins with a task that it polled with `begin: false`."""
+    return answer_record(await _get_steps(request).begin(session, ticket))
+
+
+@worker_routes.post(
+    "/worker/steps/{ticket}/heartbeat", **describe_call(step_wire.TaskHeartbeatCall, step_wire.TaskHeartbeatReply)
+)
+async def record_step_heartbeat(request: Request, principal: Worker, session: Session, ticket: Ticket) -> Response:
+    """Show that a task is alive; the answer says whether to stop it."""
+    call = await read_record(request, step_wire.TaskHeartbeatCall)
+    details = bytes(call.details).decode()
+    cancelled = await _get_steps(request).beat(session, [(ticket, None if details == "null" else details)])
+    now = get_service(request).app.runtime.store.now()
+    return answer_record(step_wire.TaskHeartbeatReply(cancelled=bool(cancelled), now=now))
+
+
+@worker_routes.post("/worker/steps/{ticket}/complete", **describe_call(step_wire.TaskOutput, step_wire.ReportReply))
+async def complete_step(request: Request, principal: Worker, session: Session, ticket: Ticket) -> Response:
+    """Record the result of a task. The same answer again gets the same reply."""
+    call = await read_record(request, step_wire.TaskOutput)
+    report = step_wire.TicketReport(ticket=ticket, output=call.output)
+    return answer_record(await _get_steps(request).report(session, report))
+
+
+@worker_routes.post("/worker/steps/{ticket}/fail", **describe_call(step_wire.TaskError, step_wire.ReportReply))
+async def fail_step(request: Request, principal: Worker, session: Session, ticket: Ticket) -> Response:
+    """Record the failure of a task; the server decides whether and when it is tried again."""
+    call = await read_record(request, step_wire.TaskError)
+    report = step_wire.TicketReport(
+        ticket=ticket,
+        error="" if call.error is None else call.error,
+        non_retryable=call.non_retryable,
+        retry_after_ms=call.retry_after_ms,
+    )
+    return answer_record(await _get_steps(request).report(session, report))

@@ -1,4 +1,4 @@
-"""`redrive runs start`, `cancel`, `retry` and `rollback`."""
+"""Commands that start or change runs: `redrive runs start`, `cancel`, `retry`, `rollback` and `send`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from redrive.cli.options import (
     read_input,
     read_input_lines,
 )
-from redrive.cli.output import Output, echo_err, on_terminal
+from redrive.cli.output import Output, echo_err, escape_line, on_terminal
 from redrive.cli.target import Target, common_options, decision_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive, Workflow
     from redrive.cli.replay_decision import DecisionSubject
-    from redrive.desk.models import Run
+    from redrive.desk.models import Run, SentEvent
     from redrive.desk.preview import DryRun
     from redrive.desk.replays import Replay
+
 
 T = TypeVar("T")
 _BATCH_SIZE = 500
@@ -310,3 +311,34 @@ def _require_workflow(app: Redrive, name: str) -> Workflow[Any, Any, Any]:
             NOT_FOUND,
         )
     return found
+
+
+@click.command()
+@click.argument("id", metavar="RUN")
+@click.argument("name", metavar="EVENT")
+@click.option("--data", metavar="JSON", default="null", show_default=True, help="The payload; @FILE reads a file.")
+@click.option("--key", metavar="KEY", help="The same key is the same event, however often it is sent.")
+@decision_options
+def send(id: str, name: str, data: str, key: str | None, change: ChangeOptions, target: Target, output: Output) -> None:
+    """Send an event to RUN, which takes it with redrive.wait_for, now or later.
+
+    The payload is checked against the type that the workflow declares for the event. A run that has ended for good
+    takes no events; one that failed keeps them for a replay.
+
+    \b
+    Examples:
+      redrive runs send 01k9x7 approved --data '{"by": "ann"}'
+      redrive runs send 01k9x7 approved --data @approval.json --key click-1
+    """
+    payload = parse_json_value(data, "--data")
+
+    async def send_event(app: Redrive) -> SentEvent | None:
+        run_id = await find_run_id(app, id)
+        return None if change.dry_run else await app.runs.send(run_id, name, payload, key=key, by=change.by)
+
+    sent = run_on(target, send_event)
+    if sent is None:
+        output.done(id, {"run": id, "event": name}, f"would send {name!r}; nothing was sent")
+        return
+    text = f"Event {escape_line(name)} is number {sent.seq} of run {sent.run_id}, which is {sent.status}."
+    output.done(str(sent.seq), sent, f"{text}\nFollow it: {hint('runs', 'watch', sent.run_id)}")
