@@ -48,7 +48,7 @@ _COMMANDS = {
     "outbox": ("redrive.cli.outbox", "List messages; retry and skip those that were not delivered."),
     "policies": ("redrive.cli.policies", "Change how steps are retried, without a deploy."),
     "reencrypt": ("redrive.cli.reencrypt", "Rewrite payloads with the first encryption key."),
-    "runs": ("redrive.cli.runs", "Find, explain, start, cancel and retry runs."),
+    "runs": ("redrive.cli.runs", "Find, explain, start, cancel and retry runs, and send them events."),
     "saga": ("redrive.cli.saga", "Show a rollback; decide about its compensations."),
     "schedules": ("redrive.cli.schedules", "List schedules; run, pause and resume them."),
     "server": ("redrive.cli.server", "Serve the dashboard and the HTTP API."),

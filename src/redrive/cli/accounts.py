@@ -245,7 +245,7 @@ def export(name: str, target: Target) -> None:
 @click.argument("name")
 @decision_options
 def erase(name: str, change: ChangeOptions, target: Target, output: Output) -> None:
-    """Remove all data of tenant NAME: runs, dead letters, audit log, members, tokens. It cannot be undone.
+    """Remove all data of tenant NAME. Runs, dead letters, audit log, members and tokens are lost. It cannot be undone.
 
     Asks on a terminal; a script needs --yes.
 

@@ -45,7 +45,7 @@ def circuits() -> None:
 def list_(
     tenant: str | None, status: str | None, limit: int, cursor: str | None, target: Target, output: Output
 ) -> None:
-    """List circuits with recorded calls: status, waiting runs, and calls in the window.
+    """List circuits with their status, waiting runs, and recent calls.
 
     \b
     Examples:
@@ -74,7 +74,7 @@ def list_(
 @_TENANT_OPTION
 @common_options
 def show(key: str, tenant: str | None, target: Target, output: Output) -> None:
-    """Show one circuit: its status, the time and reason of the last change, the waiting runs, its settings.
+    """Show one circuit: status, last change, waiting runs, settings.
 
     \b
     Examples:
@@ -133,7 +133,7 @@ async def close(app: Redrive, **arguments: Any) -> ChangeResult:
 
 @_status_command
 async def reset(app: Redrive, **arguments: Any) -> ChangeResult:
-    """Close the circuit, forget its failures, and use the settings of the code again.
+    """Close the circuit, with no failures and the settings of the code.
 
     \b
     Examples:

@@ -160,7 +160,7 @@ async def set_(
 
 @change_command(notifications, _WORKFLOW_OPTION, _TENANT_OPTION)
 async def unset(app: Redrive, workflow: str | None, tenant: str | None, change: ChangeOptions) -> ChangeResult:
-    """Remove a stored rule; a more general rule, or the rule of the code, applies again.
+    """Remove a stored rule. A more general rule, or the rule of the code, applies again.
 
     \b
     Examples:

@@ -203,7 +203,7 @@ def _change_messages(
 
 @change_command(outbox, click.argument("name", metavar="SINK"), REASON_OPTION)
 async def forget(app: Redrive, name: str, reason: str | None, change: ChangeOptions) -> ChangeResult:
-    """Forget a sink that no app has any more, and skip the messages that wait for it.
+    """Forget a sink that no app has any more. Messages that wait for it are skipped.
 
     \b
     Examples:

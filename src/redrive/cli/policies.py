@@ -81,7 +81,7 @@ def list_(target: Target, output: Output) -> None:
 @_scope_options
 @common_options
 def get(scope: dict[str, str | None], target: Target, output: Output) -> None:
-    """Show the policy that is stored for exactly this workflow, step and tenant.
+    """Show the policy stored for exactly this workflow, step and tenant.
 
     \b
     Examples:

@@ -99,7 +99,7 @@ async def resume(app: Redrive, **arguments: Any) -> ChangeResult:
 
 @change_command(saga, _RUN_ARGUMENT, click.argument("step"), REASON_OPTION)
 async def skip(app: Redrive, **arguments: Any) -> ChangeResult:
-    """Skip the compensation of STEP, which is next, and continue with the others.
+    """Skip the compensation of the next STEP, and continue.
 
     \b
     Examples:
@@ -115,7 +115,7 @@ async def skip(app: Redrive, **arguments: Any) -> ChangeResult:
     click.option("--reason", metavar="TEXT", help="What was done, for the audit log."),
 )
 async def done(app: Redrive, **arguments: Any) -> ChangeResult:
-    """Record that STEP, which is next, was undone by hand, and continue with the others.
+    """Record that the next STEP was undone by hand, and continue.
 
     \b
     Examples:

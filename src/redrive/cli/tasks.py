@@ -102,7 +102,7 @@ async def _find_own_name(app: Redrive, name: str) -> str:
 @_TASK_ARGUMENT
 @common_options
 def show(id: str, output: Output, target: Target) -> None:
-    """Show a task: the question, its data, who may answer, and its history.
+    """Show a task: question, data, who may answer, history.
 
     \b
     Examples:
@@ -148,7 +148,7 @@ def show(id: str, output: Output, target: Target) -> None:
 async def answer(
     app: Redrive, id: str, choice: str | None, data: str | None, note: str | None, change: ChangeOptions
 ) -> ChangeResult:
-    """Answer TASK with one of its options, or with data that fits its form. The first answer counts.
+    """Answer TASK with one of its options, or with data for its form. The first answer counts.
 
     \b
     Examples:

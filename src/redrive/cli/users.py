@@ -146,7 +146,7 @@ add_account_command(
 add_account_command(
     users,
     "code USER ann@example.org",
-    "Print a code with which USER can sign in once and choose a new password.",
+    "Print a code with which USER can sign in once. It lets USER choose a new password.",
     lambda accounts, id: accounts.code(id),
     lambda code, output: output.done(code, {"code": code}, code),
 )

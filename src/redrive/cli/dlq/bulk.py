@@ -101,7 +101,7 @@ def list_(tenant: str | None, pages: PageOptions, output: Output, target: Target
 )
 @common_options
 def show(id: str, refused: bool, pages: PageOptions, wait: bool, output: Output, target: Target) -> None:
-    """Show the progress of a bulk action, its refused letters and its runs.
+    """Show the progress and the runs of a bulk action.
 
     ID is a whole id or the start of one, if no other id starts like it.
 

@@ -95,7 +95,7 @@ def groups(
 @_FINGERPRINT_ARGUMENT
 @common_options
 def show(fingerprint: str, output: Output, target: Target) -> None:
-    """Show one cause: its error, its versions of the code, who works on it, comments, and when it was retried.
+    """Show one cause: error, versions, assignee, comments, retries.
 
     \b
     Examples:
@@ -184,7 +184,7 @@ class _EndType(click.ParamType["datetime"]):
 async def mute(
     app: Redrive, fingerprint: str, until: datetime | None, reason: str | None, change: ChangeOptions
 ) -> ChangeResult:
-    """Mute a cause: the overview does not count it, and it sends no notifications.
+    """Mute a cause: no notifications, and not counted in the overview.
 
     It is back when it has more open letters than now, or with --until at that time.
 

@@ -65,7 +65,7 @@ def escalate(
     output: Output,
     target: Target,
 ) -> None:
-    """Escalate letters to a role, a user or a channel, which is notified. `-` reads ids from standard input.
+    """Escalate letters to a role, a user or a channel. It is notified. `-` reads ids from standard input.
 
     \b
     Examples:

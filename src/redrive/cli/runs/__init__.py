@@ -15,7 +15,7 @@ __all__ = ["runs"]
 
 @click.group()
 def runs() -> None:
-    """Find, explain, start, cancel and retry runs.
+    """Find, explain, start, cancel and retry runs, and send them events.
 
     \b
     Examples:

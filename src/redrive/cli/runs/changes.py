@@ -320,7 +320,7 @@ def _require_workflow(app: Redrive, name: str) -> Workflow[Any, Any, Any]:
 @click.option("--key", metavar="KEY", help="The same key is the same event, however often it is sent.")
 @decision_options
 def send(id: str, name: str, data: str, key: str | None, change: ChangeOptions, target: Target, output: Output) -> None:
-    """Send an event to RUN, which takes it with redrive.wait_for, now or later.
+    """Send an event to RUN. It takes the event with redrive.wait_for, now or later.
 
     The payload is checked against the type that the workflow declares for the event. A run that has ended for good
     takes no events; one that failed keeps them for a replay.
