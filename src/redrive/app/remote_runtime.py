@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.app.results import RunResult
 from redrive.app.runtime import RuntimeBase
-from redrive.app.send_once import send_once
+from redrive.app.sent_events import send_once
 from redrive.clock import MICROS, Clock
 from redrive.core.idempotency import decode_key
 from redrive.core.states import RunStatus
@@ -135,7 +135,7 @@ class RemoteRuntime(RuntimeBase):
 
     @property
     def refused(self) -> asyncio.Future[Any] | None:
-        """Is done when the server refuses the token of the worker."""
+        """A future that is done when the server refuses the token of the worker."""
         return None if self._backend is None else self._backend.refused
 
 

@@ -17,7 +17,7 @@ from redrive import chores
 from redrive.app.catalogue import collect_schedules
 from redrive.app.notification_chore import NotificationChore
 from redrive.app.results import Results, ResultSource
-from redrive.app.send_once import AppRuns
+from redrive.app.sent_events import AppRuns
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.core.new_run import StartableWorkflow
 from redrive.core.notify_rules import Escalation

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.pages.formats import MAX_SHOWN, JsonExcerpt, excerpt_json, format_json, list_labelled_texts
 from redrive.server.pages.replay_form import fill_fields, list_form_fields, split_faults
+from redrive.server.pages.texts import MAX_SHOWN, JsonExcerpt, excerpt_json, format_json, list_labelled_texts
 
 ORDER = {"order": {"id": 7, "paid": True, "lines": [1, 2], "note": None, "to": {"street": "Main"}}, "copies": 1.5}
 

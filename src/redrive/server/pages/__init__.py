@@ -2,9 +2,8 @@
 
     render          templates, navigation, static files      forms          forms, each carried out once
     error_pages     the pages for errors                     lists          filters, files, saved views
-    labels          labels of states and codes               charts         sparklines, columns, the waterfall
-    formats         JSON, times and durations                replay_form    the form of a replay
-    translations    texts in English and Polish
+    texts           translations, labels, formats            charts         sparklines, columns, the waterfall
+    replay_form     the form of a replay
 
 The other modules are pages. A page reads the request, asks `context.desk`, and renders a template.
 """

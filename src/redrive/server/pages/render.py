@@ -29,7 +29,7 @@ from redrive.desk.preview import DryRun
 from redrive.duration import to_datetime
 from redrive.errors import NotFound, StoreError
 from redrive.reasons import Reason, ReasonCode, render
-from redrive.server.pages import charts, formats, texts
+from redrive.server.pages import charts, texts
 from redrive.server.pages.forms import PAGE_FIELD, Form, RefusedForm
 from redrive.server.pages.texts import CATALOGUES, LANGUAGES, N, Translator, choose_language, format_number
 from redrive.server.request_context import RequestContext, get_service, uses_https
@@ -168,10 +168,10 @@ _environment.globals |= {
     "moment": to_datetime,
 }
 _environment.filters |= {
-    "beginning": formats.excerpt_json,
-    "fields": formats.list_labelled_texts,
-    "utc": formats.format_utc,
-    "iso": formats.format_iso,
+    "beginning": texts.excerpt_json,
+    "fields": texts.list_labelled_texts,
+    "utc": texts.format_utc,
+    "iso": texts.format_iso,
     "whole": pass_context(lambda page, number: format_number(number, page["page"].lang)),
 }
 
@@ -359,10 +359,10 @@ class PageView:
 
     def format_ago(self, when: datetime) -> str:
         """Return how long ago a time was, or how far ahead it is."""
-        return formats.format_relative_time(self.t, (self.now - when).total_seconds())
+        return texts.format_relative_time(self.t, (self.now - when).total_seconds())
 
     def format_span(self, seconds: float | None) -> str:
-        return formats.format_span(self.t, seconds)
+        return texts.format_span(self.t, seconds)
 
     def render_reason(self, reason: Reason | str | None) -> Markup:
         """Return a reason in the user's language; free text stays as it is, marked as English."""

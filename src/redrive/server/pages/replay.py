@@ -22,12 +22,11 @@ from redrive.desk.replays import Replay
 from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.server.pages import replay_form
-from redrive.server.pages.formats import format_json
 from redrive.server.pages.forms import ACTION_FIELD, CHECK_ACTION, Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.letters import LETTERS_PATH
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.replay_form import EDITABLE_MODES, ReplayForm, read_replay_form
-from redrive.server.pages.texts import MODES
+from redrive.server.pages.texts import MODES, format_json
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import Id
 

@@ -20,7 +20,6 @@ from redrive.desk.run_starter import StartRequest
 from redrive.desk.workflows import KnownWorkflow, WorkerState
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.pages.formats import format_json
 from redrive.server.pages.forms import Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.replay_form import (
@@ -31,6 +30,7 @@ from redrive.server.pages.replay_form import (
     read_replay_form,
     split_faults,
 )
+from redrive.server.pages.texts import format_json
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import list_known_workers, list_known_workflows, make_workflows_desk
 from redrive.store.filters import LetterFilter, RunFilter
