@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from redrive.desk.schedules import Schedules
     from redrive.desk.tasks import Tasks
     from redrive.desk.workflows import Workflows
+    from redrive.worker.dry_execution import HistoryCheck
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -438,6 +439,15 @@ class Redrive:
         """
         found = self.find(workflow) if isinstance(workflow, str) else workflow
         return found.receive((stream, event_id), *args, **options)
+
+    async def check_code(self, *, sample: int | None = None) -> list[HistoryCheck]:
+        """Return for each open run whether its record fits this code; with `sample`, for some of each workflow.
+
+        No step is called and nothing is written.
+        """
+        from redrive.app.code_check import check_code
+
+        return [check async for check in check_code(self, self.runs, sample=sample)]
 
     @property
     def runs(self) -> Runs:

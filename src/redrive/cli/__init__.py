@@ -7,7 +7,7 @@ start      demo, init, dev
 run        worker (worker_process), bridge, server, migrate, reencrypt
 work       runs, dlq, saga, outbox, circuits, policies, workflows, schedules, audit, notifications
 access     accounts: tenants, tokens; users
-check      doctor (doctor_checks, doctor_security)
+check      doctor (doctor_checks, doctor_security), code
 shared     target: --url and --app; options and values; ids; pager; output: tables, JSON, ids; errors
 """
 
@@ -37,6 +37,7 @@ _COMMANDS = {
     "audit": ("redrive.cli.audit", "Read the audit log."),
     "bridge": ("redrive.cli.bridge", "Connect queues of other systems."),
     "circuits": ("redrive.cli.circuits", "List circuits; open and close them."),
+    "code": ("redrive.cli.code", "Check code against the runs that continue with it."),
     "completion": ("redrive.cli", "Print the completion script for your shell."),
     "demo": ("redrive.cli.demo", "Watch a sample shop fail and recover."),
     "dev": ("redrive.cli.dev", "Run workflows with dashboard and API, and print every event."),

@@ -84,6 +84,11 @@ class AuditEvent(StrEnum):
 
     RUN_CANCELLED = "run.cancelled", "A run was cancelled", "Anulowano przebieg"
     RUN_RETRIED = "run.retried", "A run was retried", "Ponowiono przebieg"
+    HISTORIES_EXPORTED = (
+        "run.histories_exported",
+        "Histories of runs were exported",
+        "Wyeksportowano historie przebiegów",
+    )
     EVENT_SENT = "run.event_sent", "An event was sent to a run", "Wysłano zdarzenie do przebiegu"
     TASK_ANSWERED = "task.answered", "A task was answered", "Udzielono odpowiedzi na zadanie"
     TASK_ASSIGNED = "task.assigned", "A task was assigned", "Przypisano zadanie"

@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any, Unpack
 
 from redrive.clock import Clock
+from redrive.core.audit import AuditEvent
+from redrive.core.history import History, HistoryEntry, list_history_entries
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
@@ -94,11 +96,16 @@ async def load_family(runs: Runs, first: Run, most: int) -> list[tuple[int, Run]
     return found
 
 
+MAX_HISTORIES = 100
+"""Histories of one page: each may have 10,000 entries."""
+
 _MAX_ABOVE = 50  # runs that led to a run
 _MAX_COUNTED_CHILDREN = 10_000
 
 LoadWorkers = Callable[[], Awaitable[list[WorkerRow]]]
 _MAX_HANDLERS = 100
+_OPEN_STATUSES = tuple(sorted(frozenset(RunStatus) - FINAL_RUN_STATUSES))
+_WALKED_STATUSES = (RunStatus.SUCCESS, RunStatus.DLQ_PENDING)  # ended runs whose function ended by itself
 _MODE_ALIASES = {"skip_failed": ReplayMode.SKIP}
 
 
@@ -150,6 +157,7 @@ class Runs:
         self._replayer = replayer
         self._previewer = previewer
         self._settler = LocalSettler(store, clock, listeners=listeners)
+        self._clock = clock
         self._presenter = presenter
         self._on_change = on_change
         self._workers = workers
@@ -316,6 +324,46 @@ class Runs:
         found = await self._store.events(row.id, after=min(after, MAX_EVENT_NUMBER), most=limit)
         return tuple([self._presenter.event(each) for each in found])
 
+    @operation("POST /runs:histories", Permission.SEE_PAYLOADS, id="export_histories")
+    async def histories(
+        self,
+        *,
+        workflow: str | None = None,
+        ended: bool = False,
+        limit: int = 20,
+        cursor: str | None = None,
+        tenant: str | None = None,
+        by: str = "unknown",
+    ) -> Page[History]:
+        """Return what open runs recorded, with all payloads that their code saw, newest first; up to 100 on a page.
+
+        With `ended`, the runs that succeeded or have an open dead letter. The audit log records who read them.
+        """
+        line = Actor(by).make_audit(self._clock, AuditEvent.HISTORIES_EXPORTED, tenant or "", workflow or "")
+        await self._store.note([line])
+        return await self.read_histories(workflow=workflow, ended=ended, limit=limit, cursor=cursor, tenant=tenant)
+
+    async def read_histories(
+        self,
+        *,
+        workflow: str | None = None,
+        ended: bool = False,
+        limit: int = 20,
+        cursor: str | None = None,
+        tenant: str | None = None,
+    ) -> Page[History]:
+        """Return the same without a line in the audit log, for a process that has the store."""
+        statuses = _WALKED_STATUSES if ended else _OPEN_STATUSES
+        where = RunFilter(workflow=workflow, status=statuses, tenant=tenant)
+        page = await self._store.runs(where, limit=min(limit, MAX_HISTORIES), cursor=cursor)
+        rows = {row.public_id: row for row in await self._store.runs_by_id([row.public_id for row in page.items])}
+        now, found = self._store.now(), list[History]()
+        for row in filter(None, (rows.get(each.public_id) for each in page.items)):
+            if row.input is not None:  # its payloads may have been removed after its retention time
+                journal = await self._store.journal(row.id)
+                found.append(_make_history(row, list_history_entries(journal), now))
+        return Page(found, page.next, page.prev)
+
     @operation("POST /runs/{id}/retry", Permission.DECIDE, run_id="id", retry="override_retry_policy")
     async def retry(
         self, run_id: str, mode: str = "from_failed", *, dry_run: bool = False, **options: Unpack[RetryOptions]
@@ -350,6 +398,26 @@ class Runs:
         return await self.retry(
             run_id, ReplayMode.ROLLBACK, dry_run=dry_run, idempotency_key=idempotency_key, tenant=tenant, **acting
         )
+
+
+def _make_history(row: RunRow, entries: tuple[HistoryEntry, ...], now: int) -> History:
+    assert row.input is not None
+    return History(
+        run_id=row.public_id,
+        workflow=row.workflow,
+        tenant=row.tenant,
+        version=row.version,
+        status=row.status,
+        at=now,
+        input=row.input,
+        options=row.options or "",
+        created_at=row.created_at,
+        started_at=row.started_at,
+        correlation_id=row.correlation_id,
+        root=row.root,
+        generation=row.generation,
+        entries=entries,
+    )
 
 
 async def find_run(store: DeskStore, run_id: str, tenant: str | None) -> RunRow:

@@ -163,6 +163,9 @@ class ReasonCode(StrEnum):
     # why an event was refused
     EVENT_NAME_INVALID = "event_name_invalid"
     PATCH_NAME_INVALID = "patch_name_invalid"
+    HISTORY_INVALID = "history_invalid"
+    HISTORY_WAITS_OUTSIDE = "history_waits_outside"
+    HISTORIES_EMPTY = "histories_empty"
     CHILD_FAILED = "child_failed"
     CHILD_TOO_DEEP = "child_too_deep"
     CHILD_NOT_REPLAYABLE = "child_not_replayable"

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, TypeVar, Unpack
 
+from redrive.core.history import History
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import ALL_TENANTS, Role
 from redrive.desk import api_operations
@@ -40,6 +41,7 @@ from redrive.record_fields import as_dict, field_names
 from redrive.remote.client import TOKEN_VARIABLE, Address, Client, RawJson, encode_value, make_query, read, without_none
 from redrive.store.accounts import IssuedToken, MemberRow, NewToken, NewUser, TenantRow, TokenKind, TokenRow, UserRow
 from redrive.store.filters import LetterFilter
+from redrive.store.result_page import Page
 from redrive.store.runs import StartResult
 
 T = TypeVar("T")
@@ -179,6 +181,9 @@ class RemoteRuns(Runs):
             return await _decide(self._client, path, {"dry_run": dry_run}, options)
         answer: Replay | DryRun = await send(self._client, Runs.retry, run_id, mode, dry_run=dry_run, **options)
         return answer
+
+    async def read_histories(self, **options: Any) -> Page[History]:
+        return await self.histories(**options)
 
     send = api_operations.keep_local(Runs.send)
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from redrive.app.code_check import replay_histories
     from redrive.testing.crash import CrashPoint, crash_everywhere
     from redrive.testing.injection import Crash, Hang, Http, Ok, faults, stand_in
     from redrive.testing.virtual_clock import VirtualClock
@@ -38,14 +39,16 @@ __all__ = [
     "crash_everywhere",
     "engine",
     "faults",
+    "replay_histories",
     "stand_in",
 ]
 
 _MODULES = {
-    "virtual_clock": ("VirtualClock",),
-    "crash": ("CrashPoint", "crash_everywhere"),
-    "virtual_engine": ("Engine", "RunReport", "engine"),
-    "injection": ("Crash", "Hang", "Http", "Ok", "faults", "stand_in"),
+    "redrive.app.code_check": ("replay_histories",),
+    ".virtual_clock": ("VirtualClock",),
+    ".crash": ("CrashPoint", "crash_everywhere"),
+    ".virtual_engine": ("Engine", "RunReport", "engine"),
+    ".injection": ("Crash", "Hang", "Http", "Ok", "faults", "stand_in"),
 }
 
 
@@ -55,5 +58,5 @@ def __getattr__(name: str) -> Any:
 
     for module, names in _MODULES.items():
         if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
+            return getattr(import_module(module, __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -46,7 +46,7 @@ _ASYNCIO_FOLDER = asyncio.__file__.rpartition("/")[0] or asyncio.__file__.rparti
 _WRAPPERS = frozenset({"wait_for", "shield"})
 _RECHECK_PAUSE = 0.002  # seconds before a branch that is being cancelled, or waits for something else, is checked again
 _QUIET_LOOP_CYCLES = 4  # loop cycles without an event: a result may travel through futures to its branch
-_MAX_CHECKS = 5000  # checks of a branch that might still ask for the next result, before the code counts as changed
+_PATIENCE = 5000  # see ResultOrder: ten seconds
 _Coro: TypeAlias = "Coroutine[Any, Any, Any] | Generator[Any, None, Any]"
 
 
@@ -135,6 +135,7 @@ class ResultOrder(msgspec.Struct, eq=False):
 
     `branches`: the tasks of the run's code, each with its branch. `_on_quiet` is called when all branches are
     blocked and no result can pass, `_on_diverged` when the code requests other entries than those recorded.
+    `patience`: the checks of a branch that might still ask for the next result, before the code counts as changed.
     """
 
     _loop: asyncio.AbstractEventLoop
@@ -150,6 +151,7 @@ class ResultOrder(msgspec.Struct, eq=False):
     _closed: bool = False
     _calm: int = 0
     _checks: int = 0
+    patience: int = _PATIENCE
 
     def remove(self, task: asyncio.Future[Any]) -> None:
         """Forget a branch whose task has ended."""
@@ -295,7 +297,7 @@ class ResultOrder(msgspec.Struct, eq=False):
             self._journal.mark_delivered(turn)
             self.recheck()
             return
-        if self._checks < _MAX_CHECKS and not all(branch.busy for branch in self.branches.values()):
+        if self._checks < self.patience and not all(branch.busy for branch in self.branches.values()):
             self._checks += 1  # a branch waits for something outside the engine, and may ask for this result later
             self._loop.call_later(_RECHECK_PAUSE, self.recheck)
             return

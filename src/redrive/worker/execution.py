@@ -23,7 +23,7 @@ import asyncio
 import contextvars
 import logging
 import math
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,7 @@ class Execution:
     """A claimed run while this worker holds it.
 
     `dead`: the run is over here, nothing more is sent. `ending`: its function has ended. `draining`: the
-    worker stops, so nothing new begins.
+    worker stops, so nothing new begins. `on_blocked` is called when every branch waits, instead of recording that.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class Execution:
         *,
         claimed_at: int,
         ended: WorkflowReturned | None = None,
+        on_blocked: Callable[[], None] | None = None,
     ) -> None:
         self.worker = worker
         self.claimed = claimed
@@ -95,7 +96,7 @@ class Execution:
         self.journal = Journal(() if self._follows else claimed.journal)
         self._loop = loop = asyncio.get_running_loop()
         self.suspension = Suspension(self.clock, worker.held)
-        self.order = ResultOrder(loop, self.journal, self._on_all_blocked, self._on_diverged)
+        self.order = ResultOrder(loop, self.journal, on_blocked or self._on_all_blocked, self._on_diverged)
         self.calls = EngineCalls(self)
         self.open: dict[int, Attempt] = {}
         self._in_flight = 0
@@ -287,6 +288,7 @@ class Execution:
             if self.draining:
                 with self.suspension.keep_awake():  # the run stays due, so the next worker continues it
                     self.worker.check_drained()
+                    self.order.recheck()
                     await self.wait_forever()
             calls = self.calls
             if calls.held_back:

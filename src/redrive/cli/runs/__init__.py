@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from redrive.cli.code import export
 from redrive.cli.runs.changes import cancel, retry, rollback, send, start
 from redrive.cli.runs.list_show import list_, show, tree, watch, why
 
@@ -25,5 +26,5 @@ def runs() -> None:
     """
 
 
-for command in (list_, show, why, tree, watch, start, send, cancel, retry, rollback):
+for command in (list_, show, why, tree, watch, start, send, cancel, retry, rollback, export):
     runs.add_command(command)

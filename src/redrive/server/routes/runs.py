@@ -10,6 +10,7 @@ from fastapi import Body as JsonBody
 from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
+from redrive.core.history import History
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.core.waits import MAX_EVENT_NUMBER
@@ -18,7 +19,7 @@ from redrive.desk.presenter import present_row
 from redrive.desk.preview import DryRun
 from redrive.desk.replays import Replay
 from redrive.desk.run_starter import StartRequest
-from redrive.desk.runs import Runs
+from redrive.desk.runs import MAX_HISTORIES, Runs
 from redrive.desk.saga import Saga, SagaEntry, Sagas
 from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, InputError, NotFound
@@ -39,6 +40,7 @@ from redrive.server.routes.common import (
     serve,
 )
 from redrive.store.filters import RunFilter
+from redrive.store.result_page import Page
 from redrive.store.runs import RunRow
 
 run_routes = make_router("runs")
@@ -207,6 +209,25 @@ async def send_event(
 ) -> SentEvent:
     """Send an event to a run: the body is its payload. The header Idempotency-Key is its key."""
     return await context.desk.runs.send(id, name, payload, key=key, tenant=context.one_tenant, by=context.by)
+
+
+class HistoriesBody(Body):
+    """A page of the histories of open runs, or of ended ones."""
+
+    workflow: Text | None = None
+    ended: bool = False
+    limit: int = Field(default=20, ge=1, le=MAX_HISTORIES)
+    cursor: Text | None = None
+
+
+@run_routes.post("/runs:histories", **requires(Permission.SEE_PAYLOADS, **{"x-own-key": True}))
+async def export_histories(context: Context, body: HistoriesBody | None = None) -> Page[History]:
+    """Return what open runs recorded, with all payloads that their code saw, newest first.
+
+    With `ended`, the runs that succeeded or have an open dead letter. The audit log records who read them.
+    """
+    asked = (body or HistoriesBody()).model_dump()
+    return await context.desk.runs.histories(**asked, tenant=context.one_tenant, by=context.by)
 
 
 @run_routes.get("/runs/{id}/steps", **requires(Permission.LOOK))
