@@ -8,9 +8,11 @@ import event_before_worker
 import kills
 import kit
 import one_key_one_event
+import sealed
+import two_answers
 import wait_limit
 
-CHECKS = (event_before_worker, one_key_one_event, child_letter, child_rollback, kills, wait_limit)
+CHECKS = (event_before_worker, one_key_one_event, child_letter, child_rollback, two_answers, sealed, kills, wait_limit)
 
 if __name__ == "__main__":
     kit.main(*(each.check for each in CHECKS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,20 @@ async def travel(order: str) -> None:
     await visa(order)
 
 
+def note_worker() -> None:
+    """Leave a file that says that this process has called a step."""
+    (FOLDER / f"worker-{os.getpid()}").touch()
+
+
 @app.step
 async def double(number: int) -> int:
+    note_worker()
     return 2 * number
+
+
+@app.step
+async def begin() -> None:
+    note_worker()
 
 
 @app.workflow
@@ -114,8 +126,47 @@ async def compute(number: int) -> int:
 
 
 @app.workflow
-async def expect(number: int) -> list[int]:
-    """Wait for an event, for a child, and for another event."""
+async def expect(number: int) -> list[Any]:
+    """Wait for an event, for a child, for a person, and for another event."""
     first = await redrive.wait_for("first", type=int)
-    doubled = await compute.run(number)
-    return [first, doubled, await redrive.wait_for("second", type=int)]
+    await begin()
+    doubled = await compute.run(number, queue="children")
+    answer = await redrive.ask("Continue?", options=["yes", "no"])
+    return [first, doubled, answer.value, await redrive.wait_for("second", type=int)]
+
+
+@app.step
+async def record_answer(order: str) -> None:
+    note(f"answered {order} refund")
+
+
+@app.workflow
+async def refund(order: str) -> str:
+    answer = await redrive.ask(f"Refund {order}?", options=["approve", "reject"], to="ADMIN", timeout="3d")
+    await record_answer(order)
+    return str(answer.value)
+
+
+@dataclass
+class Words:
+    text: str
+
+
+@app.step
+async def repeat(text: str) -> str:
+    redrive.set_status("s3cr3t-status", box="s3cr3t-data")
+    return text
+
+
+@app.workflow
+async def echo(text: str) -> str:
+    return await repeat(text)
+
+
+@app.workflow(events={"told": str})
+async def secretive(text: str) -> str:
+    """Meet a secret in every way in which a run gets one."""
+    told = await redrive.wait_for("told", timeout="3d")
+    await echo.run(text)
+    answer = await redrive.ask("s3cr3t-question", form=Words, show={"data": "s3cr3t-shown"})
+    return f"{told} {answer.value.text} {answer.note}"

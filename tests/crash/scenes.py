@@ -14,7 +14,6 @@ from typing import Any
 
 from ledger import Ledger, Line
 
-import redrive
 from redrive import Redrive, RetryPolicy, step_info
 
 __all__ = ["CREDITS", "build", "gate"]
@@ -149,14 +148,6 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
     @app.workflow(retry=RetryPolicy(base_delay=0.01, max_delay=0.05))
     async def maybe_deadly(number: int, deadly: bool) -> int:
         return await handle(number, deadly)
-
-    @app.workflow
-    async def expecting(number: int) -> list[Any]:
-        found = [await redrive.wait_for("first")]
-        await tell(number, "buyer")
-        found.append(await redrive.wait_for("second"))
-        found.append((await redrive.ask("Go on?", options=["yes"])).by)
-        return found
 
     @app.workflow(retry=SOON)
     async def quick(number: int) -> str:

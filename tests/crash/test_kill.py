@@ -10,8 +10,7 @@ from collections import Counter
 import scenes
 from fleet import Fleet, until
 
-from redrive import AuditFilter, Redrive, TaskFilter
-from redrive.core.states import EntryKind, RunStatus, StepStatus
+from redrive.core.states import RunStatus
 
 SOAK = int(os.environ.get("REDRIVE_SOAK", "1"))
 """Factor by which a soak test is longer than an ordinary test run."""
@@ -65,47 +64,6 @@ async def test_runs_survive_repeated_kills_of_their_workers(fleet: Fleet) -> Non
             assert set(payers) <= died
     assert len(letters) == ended[RunStatus.DLQ_PENDING]
     _every_repeat_is_explained_by_a_death(fleet)
-
-
-async def test_waiting_runs_survive_repeated_kills_and_take_each_event_and_answer_once(fleet: Fleet) -> None:
-    """Workers are killed while runs wait in memory and in the store, are sent to and answered, and continue."""
-    seed = int(os.environ.get("REDRIVE_SEED", secrets.randbelow(10**6)))
-    print(f"REDRIVE_SEED={seed} repeats the choice of victims")
-    chance = random.Random(seed)
-    kills, count = 6 * SOAK, 60 * SOAK
-    app = fleet.app()
-    async with app.client():
-        crew = [fleet.start(hold=0.2) for _ in range(3)]
-        handles = await app.find("expecting").start_many([(n,) for n in range(count)])
-        sends = [(handle, name, number) for number, handle in enumerate(handles) for name in ("first", "second")]
-        chance.shuffle(sends)
-        for number in range(kills):
-            for handle, name, payload in sends[number::kills]:
-                sent = await handle.send(name, payload, key=name)
-                assert (await handle.send(name, payload, key=name)).seq == sent.seq
-            await _answer_open_tasks(app)
-            fleet.kill(crew.pop(chance.randrange(3)))
-            crew.append(fleet.start(wait=False, hold=0.2))
-        while fleet.unfinished():
-            await _answer_open_tasks(app)
-        fleet.all_ended()
-
-        for number, handle in enumerate(handles):
-            run = await handle.describe()
-            assert (run.status, run.output) == (RunStatus.SUCCESS, [number, number, "ann"]), run.error
-            taken = [(event.name, event.status.value) for event in await app.runs.events(handle.id)]
-            assert sorted(taken) == [("first", "TAKEN"), ("second", "TAKEN")]
-            waits = [step for step in run.steps if step.kind is EntryKind.WAIT]
-            assert [step.status for step in waits] == [StepStatus.SUCCESS] * 3
-            assert {event.step for event in await app.runs.events(handle.id)} == {step.index for step in waits[:2]}
-        answered = Counter([line.subject async for line in app.audit.export(AuditFilter(event="task.answered"))])
-        assert (len(answered), set(answered.values())) == (count, {1})
-
-
-async def _answer_open_tasks(app: Redrive) -> None:
-    for task in (await app.tasks.list(TaskFilter(status="OPEN"), limit=200)).items:
-        for _ in range(2):
-            assert (await app.tasks.answer(task.id, "yes", by="ann")).answered_by == "ann"
 
 
 def _let_work_be_done(fleet: Fleet, lines: int) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from redrive.core.roles import Permission
 from redrive.desk.api_operations import operation
-from redrive.desk.models import AuditRecord
+from redrive.desk.models import AuditRecord, EventRecord
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.saved_views import present_view
 from redrive.desk.schedules import load_schedules
@@ -43,17 +44,32 @@ class Audit:
             yield line
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedEvent:
+    """An event with the run that it was sent to."""
+
+    run_id: str
+    event: EventRecord
+
+
 async def export_records(view: DeskStore, tenant: str) -> AsyncIterator[tuple[str, Any]]:
     """Yield all records of a tenant with their kind, without redaction and in constant memory.
 
-    Runs with their steps, letters, tasks, policies, schedules, the saved views of all users, and the audit log.
+    Runs with their steps, the events that were sent to them, letters, tasks, policies, schedules, the saved views of
+    all users, and the audit log.
     """
     presenter = Presenter(None)
     async for run in iterate_pages(lambda cursor: view.runs(RunFilter(), limit=_EXPORT_BATCH, cursor=cursor)):
         whole = await view.run(run.public_id)
         if whole is not None:
             entries, attempts = await view.journal(run.id), await view.attempts(run.id)
-            yield "run", presenter.run(whole, entries=entries, attempts=attempts)
+            note = await view.status_note(run.id)
+            yield "run", presenter.run(whole, entries=entries, attempts=attempts, note=note)
+            after = 0
+            while events := await view.events(run.id, after=after, most=_EXPORT_BATCH):
+                for event in events:
+                    yield "event", ExportedEvent(run_id=run.public_id, event=presenter.event(event))
+                after = events[-1].seq
     async for letter in iterate_pages(lambda cursor: view.letters(LetterFilter(), limit=_EXPORT_BATCH, cursor=cursor)):
         yield "letter", presenter.letter(letter)
     async for task in iterate_pages(lambda cursor: view.questions(TaskFilter(), limit=_EXPORT_BATCH, cursor=cursor)):
