@@ -86,6 +86,7 @@ TOGETHER = {
         "put_question", "end_question", "withdraw_questions",
     },
     "send_event": {"receiver", "event_of_key", "unread_size", "put_event", "event_wait", "wake_run"},
+    "awaited_run": {"waiting_run", "run_end"},
     "apply_with_rest": {
         "reopen_run", "edit_input", "supersede", "loosen", "move_letter", "move_letter_to_run", "end_replay",
         "put_replay", "count_replay", "return_events", "drop_superseded_waits", "copy_events", "copy_wakeups",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -107,20 +107,35 @@ class ChildStore(Protocol):
 
 
 class ChildCalls:
-    """Implements `ChildStore`."""
+    """Implements `ChildStore`. The databases differ in `_find_awaited`, which returns the columns of `awaited_run`."""
 
     database: Database
+    _find_awaited: Callable[[Session, int, str], Awaitable[Sequence[Any] | None]]
 
     on_woken: Callable[[Sequence[WokenRun]], None] = staticmethod(lambda woken: None)  # the runtime replaces it
 
-    @write_call()
+    @read_call()
     async def awaited_run(self, session: Session, run: int, run_id: str) -> AwaitedRun | None:
-        # The wake-ups are read first: the end of the run may wake this one from now on.
-        waiting = await session.row(SQL["waiting_run"], run=run)
-        if waiting is None:
+        row = await self._find_awaited(session, run, run_id)
+        if row is None or row[0] is None:
             return None
-        wakeups, fence, tenant = waiting
-        return AwaitedRun(wakeups=wakeups, fence=fence, end=await _read_end(session, run_id, tenant))
+        wakeups, fence, tenant, found_id, workflow, subject, status, output, failure, letter, owner, executed, end = row
+        if status is None:
+            return AwaitedRun(wakeups=wakeups, fence=fence, end=None)
+        found = RunEnd(
+            run_id=found_id,
+            tenant=tenant,
+            workflow=workflow,
+            subject=subject,
+            status=RunStatus(status),
+            output=output,
+            failure=failure,
+            open_letter=bool(letter),
+            owner=owner,
+            executed=bool(executed),
+            ends_as=None if end is None else RunStatus(end),
+        )
+        return AwaitedRun(wakeups=wakeups, fence=fence, end=found)
 
     @read_call()
     async def children_of(self, session: Session, owner: str, tenant: str) -> list[Child]:
@@ -150,10 +165,16 @@ class ChildCalls:
         return await session.rows(SQL["ended_subjects"], subjects=list(subjects))
 
     async def wake_runs(self, runs: Sequence[int], *, asleep: bool = False) -> list[WokenRun]:
-        """Wake runs, one commit for each: nothing holds the rows of two runs at once."""
-        woken: list[WokenRun] = []
-        for run in dict.fromkeys(runs):
-            woken += await self._wake_run(run, asleep)
+        """Wake runs: in one commit those whose rows are free, and each of the others in its own.
+
+        So a commit that holds the rows of several runs waits for none.
+        """
+        left = list(dict.fromkeys(runs))
+        woken = await self._wake_free(left, asleep) if len(left) > 1 else []
+        done = {each.run for each in woken}
+        for run in left:
+            if run not in done:
+                woken += await self._wake_run(run, asleep)
         if woken:
             self.tell_woken(woken)
         return woken
@@ -161,6 +182,11 @@ class ChildCalls:
     def tell_woken(self, woken: Sequence[WokenRun]) -> None:
         """Let the processes that hold or can claim these runs look for them."""
         self.on_woken(woken)
+
+    @write_call()
+    async def _wake_free(self, session: Session, runs: Sequence[int], asleep: bool) -> list[WokenRun]:
+        rows = await session.rows(SQL["wake_free"], runs=list(runs), asleep=asleep)
+        return [WokenRun(run, wakeups, bool(due)) for run, wakeups, due in rows]
 
     @write_call()
     async def _wake_run(self, session: Session, run: int, asleep: bool) -> list[WokenRun]:
@@ -175,28 +201,3 @@ class ChildCalls:
             OwnedRun(owner, run, run_id, None if status is None else RunStatus(status))
             for owner, run, run_id, status in rows
         ]
-
-
-async def _read_end(session: Session, run_id: str, tenant: str) -> RunEnd | None:
-    """Return the state of a run after every end of it that is being committed now."""
-    while True:
-        # Locked first and read by the next statement, so that a commit under way is waited for and seen whole.
-        if await session.row(SQL["lock_run"], run_id=run_id, tenant=tenant) is None:
-            return None
-        row = await session.row(SQL["run_end"], run_id=run_id, tenant=tenant)
-        replaced_by = row[-1]
-        if replaced_by is None:
-            return RunEnd(
-                run_id=run_id,
-                tenant=tenant,
-                workflow=row[0],
-                subject=row[1],
-                status=RunStatus(row[2]),
-                output=row[3],
-                failure=row[4],
-                open_letter=bool(row[5]),
-                owner=row[6],
-                executed=bool(row[7]),
-                ends_as=None if row[8] is None else RunStatus(row[8]),
-            )
-        run_id = replaced_by

@@ -209,6 +209,18 @@ async def deadlocks(bench: Bench) -> int:
     return int(rows[0]["deadlocks"])
 
 
+async def test_waking_runs_waits_for_a_locked_row_with_the_others_already_woken(bench: Bench) -> None:
+    await bench.kit.start(3)
+    ids = [run.id for run in (await bench.kit.claim(await bench.kit.worker())).runs]
+    async with bench.line() as line, line.transaction():
+        await line.script(f"SELECT 1 FROM redrive.runs WHERE id = {ids[1]} FOR UPDATE")
+        waking = asyncio.create_task(bench.store.wake_runs(ids))
+        await bench.waits()
+        assert await bench.store.wakeups(ids) == {ids[0]: 1, ids[1]: 0, ids[2]: 1}
+    assert sorted(woken.run for woken in await waking) == sorted(ids)
+    assert await bench.store.wakeups(ids) == dict.fromkeys(ids, 1)
+
+
 async def test_equal_keys_in_any_order_do_not_deadlock(bench: Bench) -> None:
     stores = [bench.store, await bench.beside(), await bench.beside()]
     before = await deadlocks(bench)

@@ -114,6 +114,7 @@ def test_no_statement_scans_a_large_table(con: sqlite3.Connection, file: str, na
         ("children", "run_waits", "waits_for (kind=? AND subject>?)"),
         ("children", "ended_subjects", "sqlite_autoindex_runs_1 (public_id=?)"),
         ("children", "wake_waiting", "INTEGER PRIMARY KEY (rowid=?)"),
+        ("children", "wake_free", "INTEGER PRIMARY KEY (rowid=?)"),
         ("children", "owned_runs", "runs_owned (owner>?)"),
         ("children", "owned_runs", "sqlite_autoindex_runs_1 (public_id=?)"),
         ("writes", "move_children", "runs_of_owner (owner=?)"),

@@ -12,6 +12,7 @@ from redrive.core.outbox import SinkLease
 from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
 from redrive.core.waits import STEP_KIND
 from redrive.errors import StoreError
+from redrive.store.children import SQL as CHILDREN
 from redrive.store.children import WokenRun
 from redrive.store.circuits import CircuitUpdate, CircuitUpdateResult
 from redrive.store.claims import ClaimRequest, ClaimResult
@@ -185,6 +186,9 @@ class PostgresStore(SqlStore):
             token=None if audit is None else audit.token,
         )
         return row
+
+    async def _find_awaited(self, session: Session, run: int, run_id: str) -> Sequence[Any] | None:
+        return await session.row(CHILDREN["awaited_run"], run=run, run_id=run_id)
 
     async def send(self, event: NewEvent) -> SendResult | None:
         result = await super().send(event)

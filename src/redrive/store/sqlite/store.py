@@ -13,6 +13,7 @@ from redrive.clock import Clock
 from redrive.core.outbox import SinkLease
 from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
 from redrive.record_fields import replace
+from redrive.store.children import SQL as CHILDREN
 from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.encryption.codec import Codec
 from redrive.store.encryption.keyring import Keyring
@@ -234,6 +235,19 @@ class SqliteStore(SqlStore):
         if event.audit is not None:
             await session.note([replace(event.audit, subject=run_id)])
         return (*run, seq, at, woke, False, None)
+
+    async def _find_awaited(self, session: Session, run: int, run_id: str) -> Sequence[Any] | None:
+        # The wake-ups are read first: the end of the run may wake the one that waits from now on.
+        waiting = await session.row(CHILDREN["waiting_run"], run=run)
+        if waiting is None:
+            return None
+        next_id: str | None = run_id
+        while next_id is not None:
+            found = await session.row(CHILDREN["run_end"], run_id=next_id, tenant=waiting[2])
+            if found is None:
+                return (*waiting, *[None] * 10)
+            *end, next_id = found
+        return (*waiting, *end)
 
     def _transaction(self, limit: float) -> Transaction:
         return StepTransaction(self._connections, self._clock, limit)

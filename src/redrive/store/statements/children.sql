@@ -1,17 +1,5 @@
 -- Runs that wait for the ends of other runs, and runs that end with their owner.
 
--- name: waiting_run
--- The wake-ups, the fence and the tenant of a run that waits.
-SELECT wakeups, fence, tenant FROM redrive.runs WHERE id = CAST(:run AS bigint);
-
--- name: run_end
--- The state of a run: the name under which others wait for it, its result, and the run in its place.
-SELECT r.workflow, COALESCE(r.root, r.public_id), r.status, o.output, o.failure,
-       EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = r.id AND l.closed_at IS NULL) AS open_letter,
-       r.owner, r.fence > 0 AS executed, r.ends_as, r.replaced_by
-FROM redrive.runs AS r LEFT JOIN redrive.results AS o ON o.run = r.id
-WHERE r.public_id = :run_id AND r.tenant IS NOT DISTINCT FROM :tenant;
-
 -- name: children_of
 -- Runs that end with an owner, by the name under which others wait for them.
 SELECT COALESCE(r.root, r.public_id) AS run_id, r.workflow, r.finished_at IS NULL AS under_way
@@ -46,6 +34,18 @@ UPDATE redrive.runs SET
     wakeups = wakeups + 1,
     available_at = CASE WHEN worker IS NULL AND status IN ('SLEEPING', 'COMPENSATING') THEN :now ELSE available_at END
 WHERE id = CAST(:run AS bigint) AND finished_at IS NULL
+  AND (NOT CAST(:asleep AS boolean)
+       OR (worker IS NULL AND status IN ('SLEEPING', 'COMPENSATING') AND (available_at IS NULL OR available_at > :now)))
+RETURNING id, wakeups, worker IS NULL AND status IN ('SLEEPING', 'COMPENSATING') AS due;
+
+-- name: wake_free
+-- As wake_waiting, for all of these runs whose rows are free. It waits for no lock, so it cannot be part of a deadlock.
+UPDATE redrive.runs SET
+    wakeups = wakeups + 1,
+    available_at = CASE WHEN worker IS NULL AND status IN ('SLEEPING', 'COMPENSATING') THEN :now ELSE available_at END
+WHERE id = ANY (ARRAY(
+          SELECT r.id FROM redrive.runs AS r
+          WHERE r.id = ANY (CAST(:runs AS bigint[])) AND r.finished_at IS NULL FOR NO KEY UPDATE SKIP LOCKED))
   AND (NOT CAST(:asleep AS boolean)
        OR (worker IS NULL AND status IN ('SLEEPING', 'COMPENSATING') AND (available_at IS NULL OR available_at > :now)))
 RETURNING id, wakeups, worker IS NULL AND status IN ('SLEEPING', 'COMPENSATING') AS due;

@@ -1672,6 +1672,37 @@ BEGIN
     END IF;
 END $body$;
 
+-- Read the run that another one waits for, in one round trip: a commit that ends it is waited for and seen whole, because
+-- each statement in here sees what was committed before it began. A later end finds the wait.
+CREATE FUNCTION redrive.awaited_run(
+    waiting bigint, wanted text,
+    OUT wakeups integer, OUT fence integer, OUT tenant text, OUT run_id text, OUT workflow text, OUT subject text,
+    OUT status text, OUT output text, OUT failure text, OUT open_letter boolean, OUT owner text, OUT executed boolean,
+    OUT ends_as text)
+LANGUAGE plpgsql VOLATILE
+AS $body$
+#variable_conflict use_column
+DECLARE
+    next text := wanted;
+BEGIN
+    -- waiting_run: read first, because the end of the run may wake the one that waits from now on
+    SELECT r.wakeups, r.fence, r.tenant INTO wakeups, fence, tenant FROM redrive.runs AS r WHERE r.id = waiting;
+    -- The commit contains nothing but the lock below, which a crash may lose: it need not wait for the disk.
+    PERFORM set_config('synchronous_commit', 'off', true);
+    WHILE next IS NOT NULL LOOP
+        run_id := next;
+        PERFORM 1 FROM redrive.runs AS r
+        WHERE r.public_id = next AND r.tenant IS NOT DISTINCT FROM awaited_run.tenant FOR SHARE;
+        -- run_end
+        SELECT r.workflow, COALESCE(r.root, r.public_id), r.status, o.output, o.failure,
+               EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = r.id AND l.closed_at IS NULL),
+               r.owner, r.fence > 0, r.ends_as, r.replaced_by
+        INTO workflow, subject, status, output, failure, open_letter, owner, executed, ends_as, next
+        FROM redrive.runs AS r LEFT JOIN redrive.results AS o ON o.run = r.id
+        WHERE r.public_id = next AND r.tenant IS NOT DISTINCT FROM awaited_run.tenant;
+    END LOOP;
+END $body$;
+
 -- A wait of the kind step begins a task, and the end of the wait closes it, in the same commit.
 CREATE FUNCTION redrive.begin_task() RETURNS trigger
 LANGUAGE plpgsql VOLATILE

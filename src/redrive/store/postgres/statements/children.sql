@@ -1,5 +1,6 @@
--- Runs that wait for other runs, where PostgreSQL needs a lock.
+-- Runs that wait for other runs: the function of the schema reads one in one round trip.
 
--- name: lock_run
--- One row if the run exists. An end that is being committed is waited for; a later end finds the wait.
-SELECT 1 FROM redrive.runs WHERE public_id = :run_id AND tenant IS NOT DISTINCT FROM :tenant FOR SHARE;
+-- name: awaited_run
+-- The run with an id after every end of it that is being committed, for a run that waits for it.
+SELECT wakeups, fence, tenant, run_id, workflow, subject, status, output, failure, open_letter, owner, executed, ends_as
+FROM redrive.awaited_run(CAST(:run AS bigint), :run_id);
