@@ -14,9 +14,9 @@ from engines import KINDS, OnStore, on
 
 import redrive
 from redrive import Answer, Manual, NonRetryable, Redrive, TaskFilter, WaitExpired
+from redrive.app.runtime import Desk
 from redrive.core.roles import Role
 from redrive.desk.models import Caller, Task
-from redrive.desk.tasks import Tasks
 from redrive.errors import Conflict, InputError, MisusedStep, NotAllowed, NotFound, StepFailed
 from redrive.testing import Engine, crash_everywhere
 
@@ -107,10 +107,9 @@ async def on_store(request: pytest.FixtureRequest) -> AsyncIterator[OnStore]:
         yield opened
 
 
-def acting(e: Engine, role: Role) -> Tasks:
-    """Return the tasks as a caller with this role has them over HTTP."""
-    runtime = app.runtime
-    return runtime.desk(e.store.tenant_view("default"), e.clock, Caller("digest", role=role)).tasks
+def acting(e: Engine, role: Role) -> Desk:
+    """Return the operations as a caller with this role has them over HTTP."""
+    return app.runtime.desk(e.store.tenant_view("default"), e.clock, Caller("digest", role=role))
 
 
 async def test_an_answer_continues_the_run_once(on_store: OnStore) -> None:
@@ -182,14 +181,14 @@ async def test_only_the_audience_answers(on_store: OnStore) -> None:
         await refund.start()
         (task,) = await e.tasks()
         with pytest.raises(NotAllowed, match=f"ADMIN, {re.escape(ANN)}"):
-            await acting(e, Role.STAFF).answer(task.id, "approve", by=BOB)
-        assert not (await acting(e, Role.STAFF).get(task.id, by=BOB)).may_answer
-        assert (await acting(e, Role.STAFF).get(task.id, by="Ann@example.org")).may_answer
+            await acting(e, Role.STAFF).tasks.answer(task.id, "approve", by=BOB)
+        assert not (await acting(e, Role.STAFF).tasks.get(task.id, by=BOB)).may_answer
+        assert (await acting(e, Role.STAFF).tasks.get(task.id, by="Ann@example.org")).may_answer
         with pytest.raises(NotFound):
             await app.runtime.desk(e.store.tenant_view("other"), e.clock).tasks.get(task.id)
-        await acting(e, Role.STAFF).assign(task.id, to=ANN, by=BOB)
-        await acting(e, Role.STAFF).comment(task.id, "please", by=BOB)
-        answered = await acting(e, Role.ADMIN).answer(task.id, "approve", by=BOB)
+        await acting(e, Role.STAFF).tasks.assign(task.id, to=ANN, by=BOB)
+        await acting(e, Role.STAFF).tasks.comment(task.id, "please", by=BOB)
+        answered = await acting(e, Role.ADMIN).tasks.answer(task.id, "approve", by=BOB)
         events = [line.event for line in answered.history]
         assert (answered.owner, events) == (ANN, ["task.assigned", "task.commented", "task.answered"])
 
@@ -201,7 +200,7 @@ async def test_a_second_person_is_asked_where_four_eyes_are(on_store: OnStore) -
         assert (await app.runs.get(handle.id)).started_by == "Ann@example.org"
         for role in (Role.STAFF, Role.OWNER):
             with pytest.raises(NotAllowed, match="another person"):
-                await acting(e, role).answer(task.id, "yes", by=ANN)
+                await acting(e, role).tasks.answer(task.id, "yes", by=ANN)
         await e.answer("yes", by=BOB)
         (second,) = await e.tasks()
         with pytest.raises(NotAllowed):
@@ -220,7 +219,7 @@ async def test_an_owner_outside_the_audience_is_noted(on_store: OnStore) -> None
 
         await e.restart()
         await only_ann.start()
-        answered = await acting(e, Role.OWNER).answer((await e.tasks())[0].id, "yes", by=BOB)
+        answered = await acting(e, Role.OWNER).tasks.answer((await e.tasks())[0].id, "yes", by=BOB)
         assert answered.history[-1].after["outside"] is True
 
 
@@ -273,6 +272,35 @@ async def test_a_replay_keeps_answers_and_asks_anew_where_it_repeats(on_store: O
         assert anew.run_id != task.run_id
 
 
+@app.workflow
+async def approved_in_time() -> str:
+    starter = redrive.run_info().started_by
+    return (await redrive.ask("Pay?", options=["yes", "no"], to="ADMIN", apart_from=starter, timeout="1d")).value
+
+
+async def test_a_replay_gives_no_answer_in_the_place_of_those_who_were_asked(on_store: OnStore) -> None:
+    """A result that a user enters for an expired question is an answer: the audience and four eyes hold for it."""
+    async with on_store(app) as e:
+        handle = await approved_in_time.start(started_by=ANN)
+        report = await e.finish(handle)
+        assert report.letter is not None
+        desk, staff = acting(e, Role.ADMIN), acting(e, Role.STAFF)
+        given = {"value": "yes"}
+        for call in (
+            desk.dlq.replay(report.letter.id, "SKIP", output=given, by=ANN),
+            desk.dlq.complete(report.letter.id, given, by=ANN),
+            desk.dlq.replay(report.letter.id, skip_steps={"redrive.ask": given}, by=ANN),
+            desk.runs.retry(handle.id, "skip_failed", output=given, by=ANN),
+            staff.dlq.replay(report.letter.id, "SKIP", output=given, by=BOB),
+        ):
+            with pytest.raises(NotAllowed):
+                await call
+        with pytest.raises(InputError, match="expected an object"):
+            await desk.dlq.replay(report.letter.id, skip_steps={"redrive.ask": "yes"}, by=BOB)
+        await desk.dlq.replay(report.letter.id, skip_steps={"redrive.ask": given}, by=BOB)
+        assert (await e.finish(handle)).value == "yes"
+
+
 async def test_a_manual_compensation_is_a_task(on_store: OnStore) -> None:
     async with on_store(app) as e:
         one, two = await stored.start("lamp"), await stored.start("sofa")
@@ -280,7 +308,7 @@ async def test_a_manual_compensation_is_a_task(on_store: OnStore) -> None:
         assert tasks[one.id].question == "Take the lamp from the shelf"
         assert tasks[one.id].kind == "manual"
         with pytest.raises(NotAllowed):
-            await acting(e, Role.STAFF).answer(tasks[one.id].id, "done", by=BOB)
+            await acting(e, Role.STAFF).tasks.answer(tasks[one.id].id, "done", by=BOB)
         await e.answer("done", task=tasks[one.id], by=ANN, note="took it")
         assert (await e.finish(one)).status == "COMPENSATED"
         answered = await app.tasks.get(tasks[one.id].id)

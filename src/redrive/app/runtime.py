@@ -22,7 +22,9 @@ from redrive.clock import MICROS, Clock, SystemClock
 from redrive.core.new_run import StartableWorkflow
 from redrive.core.notify_rules import Escalation
 from redrive.core.redact import Redactor
+from redrive.core.roles import Role
 from redrive.core.transitions import NewRun
+from redrive.desk.audience import AudienceCheck
 from redrive.desk.audit import Audit
 from redrive.desk.bulk_execution import BulkExecutor, BulkWorker
 from redrive.desk.circuits import Circuits
@@ -250,7 +252,8 @@ class Runtime(RuntimeBase):
     def new_bulk_worker(self, store: Store) -> BulkWorker:
         """Return the chore that executes bulk operations."""
         # The permissions of the user who began the operation are not known here, so payloads stay hidden.
-        replayer = self._make_replayer(store, self.clock, Caller(sees_payloads=False))
+        # A bulk operation needs the role ADMIN; whether the user has a higher one is not known either.
+        replayer = self._make_replayer(store, self.clock, Caller(sees_payloads=False, role=Role.ADMIN))
         return BulkWorker(store, BulkExecutor(store, self.clock, replayer).decide)
 
     def new_circuit_updater(self, store: Store) -> chores.CircuitUpdater:
@@ -328,7 +331,9 @@ class Runtime(RuntimeBase):
                 self._app.channels.knows,
             ),
             sagas=Sagas(store, presenter, replayer),
-            tasks=Tasks(store, clock, presenter, self._make_checker(store), replayer, self.store, caller),
+            tasks=Tasks(
+                store, clock, presenter, self._make_checker(store), replayer, self._make_audience_check(caller), caller
+            ),
             policies=Policies(store, clock),
             circuits=Circuits(store, clock, self.learn_circuit),
             outbox=Outbox(store, clock, presenter, self.wake_all_relays),
@@ -381,7 +386,11 @@ class Runtime(RuntimeBase):
 
     def _make_replayer(self, store: DeskStore, clock: Clock, caller: Caller | None = None) -> Replayer:
         checker = self._make_checker(store)
-        return Replayer(store, clock, checker, self._redactor, self.changed, caller)
+        audience = self._make_audience_check(caller)
+        return Replayer(store, clock, checker, self._redactor, self.changed, audience, caller)
+
+    def _make_audience_check(self, caller: Caller | None) -> AudienceCheck:
+        return AudienceCheck(self._store.accounts, (caller or Caller()).role)
 
     def _make_checker(self, store: DeskStore) -> PayloadChecker:
         workflows, steps = self._app.registered_workflows, self._app.registered_steps

@@ -23,6 +23,7 @@ from redrive.core.failure_reason import FailureReason
 from redrive.core.idempotency import letter_id
 from redrive.core.journal import EntryRow, entry_name
 from redrive.core.json_edit import Change, diff_json, merge_patch, unmask
+from redrive.core.questions import task_id
 from redrive.core.redact import Redactor
 from redrive.core.replay import (
     REPLAYABLE_STATUSES,
@@ -46,6 +47,7 @@ from redrive.core.states import (
 from redrive.core.transitions import NewRun, ReplayWrite, Transition
 from redrive.core.waits import Wait, WaitMode
 from redrive.desk.api_operations import Acting, Actor
+from redrive.desk.audience import AudienceCheck
 from redrive.desk.letter_status import require_open_letter
 from redrive.desk.models import Caller
 from redrive.desk.payloads import PayloadChecker, encode_json, in_thread_if_large, make_invalid_reason, measure_size
@@ -212,9 +214,11 @@ class Replayer:
         checker: PayloadChecker,
         redactor: Redactor,
         on_change: Callable[[str], None],
+        audience: AudienceCheck,
         caller: Caller | None = None,
     ) -> None:
         self._store = store
+        self._audience = audience
         self._caller = caller or Caller()
         self._clock = clock
         self._checker = checker
@@ -367,6 +371,26 @@ class Replayer:
         schema = Wait.from_json(failed.input or "").answer_schema()
         return await self._checker.encode_answer(Reason(ReasonCode.STEP_OUTPUT, step=failed.name), schema, output)
 
+    async def _check_skipped(self, case: DecisionCase, order: ReplayOrder) -> dict[str, str]:
+        """Return the results that a user gives instead of executing steps, by the names that the user gave."""
+        recorded = {entry.key: entry for entry in case.journal if entry.kind is EntryKind.WAIT and not entry.superseded}
+        given: dict[str, str] = {}
+        for name, value in (order.request.skip_steps or {}).items():
+            key = resolve_step_key(name)
+            if key in recorded:
+                await self._require_answerer(case.run, recorded[key], order.actor.by)
+                given[name] = await self._check_output(recorded[key], value)
+            else:
+                given[name] = await self._checker.encode_output(entry_name(key), value)
+        return given
+
+    async def _require_answerer(self, run: RunRow, entry: EntryRow, by: str) -> None:
+        """Refuse an answer of others than the people who were asked: they would approve what they may not."""
+        if entry.kind is EntryKind.WAIT and Wait.from_json(entry.input or "").mode is WaitMode.TASK:
+            row = await self._store.question(task_id(run.public_id, entry.index))
+            if row is not None:
+                self._audience.require(row, by, await self._audience.find_apart([row], by))
+
     async def prepare(self, case: DecisionCase, order: ReplayOrder) -> PreparedReplay:
         """Plan the decision and check its values; every reason to refuse it is found here."""
         request, run = order.request, case.run
@@ -387,6 +411,7 @@ class Replayer:
         text, edits = await self._edit_input(case, request) if request.edits else (None, ())
         output = None
         if request.gives_output and plan.failed is not None and not plan.undo:
+            await self._require_answerer(run, plan.failed, order.actor.by)
             output = await self._check_output(plan.failed, request.output)
         decision = ReplayDecision(
             request=request,
@@ -399,10 +424,7 @@ class Replayer:
             input=text,
             changes=json.dumps([each.to_json() for each in edits]) if request.edits else None,
             output=output,
-            skipped={
-                name: await self._checker.encode_output(entry_name(resolve_step_key(name)), value)
-                for name, value in (request.skip_steps or {}).items()
-            },
+            skipped=await self._check_skipped(case, order),
         )
         children = await self._find_failed_children(plan.again, request)
         view = make_run_view(run, with_letter=False)

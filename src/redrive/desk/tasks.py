@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
-from redrive.core.questions import Audience, ManualAnswer, QuestionKind, QuestionStatus
+from redrive.core.questions import ManualAnswer, QuestionKind, QuestionStatus
 from redrive.core.replay import ReplayMode
-from redrive.core.roles import Permission, Role
+from redrive.core.roles import Permission
 from redrive.core.transitions import AuditWrite
 from redrive.desk.api_operations import Actor, operation
+from redrive.desk.audience import AudienceCheck
 from redrive.desk.models import AuditRecord, Caller, Task
 from redrive.desk.payloads import PayloadChecker
 from redrive.desk.presenter import Presenter, present_page
@@ -22,7 +23,6 @@ from redrive.desk.validation import is_id, require_long_text, require_text
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, Conflict, NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.store.accounts import find_people
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import AuditFilter, TaskFilter
 from redrive.store.port import DeskStore
@@ -43,11 +43,11 @@ class Tasks:
         presenter: Presenter,
         checker: PayloadChecker,
         replayer: Replayer,
-        whole: DeskStore,
+        audience: AudienceCheck,
         caller: Caller | None = None,
     ) -> None:
         self._store = store
-        self._whole = whole  # of all tenants: a token for all of them may act in this one
+        self._audience = audience
         self._clock = clock
         self._presenter = presenter
         self._checker = checker
@@ -58,7 +58,7 @@ class Tasks:
     async def list(self, filter: TaskFilter | None = None, *, limit: int = 50, cursor: str | None = None) -> Page[Task]:
         """Return a page of tasks, newest first."""
         page = await self._store.questions(filter or TaskFilter(), limit=limit, cursor=cursor)
-        apart = await self._find_apart(page.items, self._caller.who or "")
+        apart = await self._audience.find_apart(page.items, self._caller.who or "")
         return await present_page(page, partial(self._present, self._presenter, apart))
 
     @operation("GET /tasks/{id}", Permission.LOOK, id="show_task")
@@ -73,7 +73,7 @@ class Tasks:
             presenter = Presenter(None)
         where = AuditFilter(subject=row.public_id)
         lines = (await self._store.audit(where, limit=_MAX_HISTORY, cursor=None)).items
-        apart = await self._find_apart([row], by)
+        apart = await self._audience.find_apart([row], by)
         return self._present(presenter, apart, row, by=by, history=tuple(map(presenter.line, reversed(lines))))
 
     async def waiting(self, *, tenant: str | None = None) -> OpenQuestions:
@@ -89,7 +89,7 @@ class Tasks:
         The same answer of the same caller gets the same reply; another one is a conflict that names the first.
         """
         row, actor = await self._find(id, tenant), Actor(by, None if not note else require_long_text("note", note))
-        outside = self._require_audience(row, by, await self._find_apart([row], by))
+        outside = self._audience.require(row, by, await self._audience.find_apart([row], by))
         what = Reason(ReasonCode.TASK_ANSWER, task=row.public_id)
         text = await self._checker.encode_answer(what, json.loads(_open(row.schema)), value)
         if row.status is QuestionStatus.OPEN:
@@ -107,8 +107,10 @@ class Tasks:
     async def _record(self, row: QuestionRow, text: str, actor: Actor, outside: bool) -> None:
         # What was chosen is part of the log. A value of another form is a payload, which the log outlives.
         chosen = {"answer": json.loads(text)} if "enum" in json.loads(row.schema) else {}
-        after = json.dumps({"run": row.run_id, **chosen, **({"outside": True} if outside else {})})
-        audit = self._make_audit(AuditEvent.TASK_ANSWERED, row, actor, after=after)
+        # The note is not the reason of the line: reasons are stored in clear, notes are sealed.
+        noted = {} if actor.reason is None else {"note": actor.reason}
+        after = json.dumps({"run": row.run_id, **chosen, **noted, **({"outside": True} if outside else {})})
+        audit = self._make_audit(AuditEvent.TASK_ANSWERED, row, Actor(actor.by), after=after)
         answer = GivenAnswer(
             public_id=row.public_id, tenant=row.tenant, by=actor.by, answer=text, note=actor.reason, audit=audit
         )
@@ -151,30 +153,6 @@ class Tasks:
             raise NotFound(Reason(ReasonCode.TASK_NOT_FOUND, id=quote(id)))
         return row
 
-    async def _find_apart(self, rows: Sequence[QuestionRow], by: str) -> set[str]:
-        """Return the ids of the tasks that the caller may not answer, as the same person as one who is kept apart."""
-        found: set[str] = set()
-        people: dict[str, set[str]] = {}
-        for row in rows:
-            apart = json.loads(row.apart_from)
-            for name in (by, *apart) if apart else ():
-                if name not in people:
-                    people[name] = await find_people(self._whole.accounts, name)
-            if any(people[by] & people[name] for name in apart):
-                found.add(row.public_id)
-        return found
-
-    def _require_audience(self, row: QuestionRow, by: str, apart: Collection[str]) -> bool:
-        """Refuse a caller who may not answer. Return True for an OWNER outside the audience, who may."""
-        if row.public_id in apart:
-            raise NotAllowed(Reason(ReasonCode.TASK_APART, by=by))
-        audience = read_audience(row)
-        if audience.includes(by, self._caller.role):
-            return False
-        if self._caller.role is not Role.OWNER:
-            raise NotAllowed(Reason(ReasonCode.TASK_NOT_YOURS, audience=str(audience)))
-        return True
-
     def _make_conflict(self, row: QuestionRow) -> Conflict:
         """Return the error for an answer that came after another one."""
         chosen = "enum" in json.loads(_open(row.schema))
@@ -199,17 +177,11 @@ class Tasks:
         history: tuple[AuditRecord, ...] = (),
     ) -> Task:
         try:
-            self._require_audience(row, by or self._caller.who or "", apart)
+            self._audience.require(row, by or self._caller.who or "", apart)
             allowed = row.status is QuestionStatus.OPEN
         except NotAllowed:
             allowed = False
         return presenter.task(row, may_answer=allowed, history=history)
-
-
-def read_audience(row: QuestionRow) -> Audience:
-    """Return the people who may answer a question now."""
-    role = None if row.role is None else Role(row.role)
-    return Audience(role=role, people=tuple(json.loads(row.people)))
 
 
 def _open(text: str | None) -> str:
