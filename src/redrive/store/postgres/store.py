@@ -188,7 +188,8 @@ class PostgresStore(SqlStore):
         return row
 
     async def _find_awaited(self, session: Session, run: int, run_id: str) -> Sequence[Any] | None:
-        return await session.row(CHILDREN["awaited_run"], run=run, run_id=run_id)
+        row: Sequence[Any] | None = await session.row(CHILDREN["awaited_run"], run=run, run_id=run_id)
+        return row
 
     async def send(self, event: NewEvent) -> SendResult | None:
         result = await super().send(event)
