@@ -11,9 +11,9 @@ from desk_kit import ONCE, new_app
 from redrive import NonRetryable, Redrive
 from redrive.app import Workflow
 from redrive.core.payload import Signature
-from redrive.desk import payloads, replays
-from redrive.desk.payloads import LARGE_SIZE, PayloadChecker, measure_size
+from redrive.desk import replays, validation
 from redrive.desk.run_starter import StartRequest
+from redrive.desk.validation import LARGE_SIZE, PayloadChecker, measure_size
 from redrive.errors import PayloadTooLarge
 from redrive.testing import engine
 
@@ -66,8 +66,8 @@ async def test_the_loop_checks_small_values_only(monkeypatch: pytest.MonkeyPatch
             monkeypatch,
             (PayloadChecker, "_encode"),
             (PayloadChecker, "_decode"),
-            (payloads, "find_faults"),
-            (payloads, "find_masked_paths"),
+            (validation, "find_faults"),
+            (validation, "find_masked_paths"),
             (replays, "encode_json"),
             (replays, "diff_json"),
         )
@@ -91,7 +91,7 @@ async def test_a_value_far_above_the_limit_is_refused_before_it_is_checked(monke
     async with engine(app) as e:
         run = await importing.start([1])
         await e.settle()
-        threads = Threads(monkeypatch, (Signature, "decode"), (Signature, "decode_result"), (payloads, "find_faults"))
+        threads = Threads(monkeypatch, (Signature, "decode"), (Signature, "decode_result"), (validation, "find_faults"))
         huge = ["x" * (3 << 20)]
         desk = app.runtime.desk(app.runtime.store, app.runtime.clock)
         with pytest.raises(PayloadTooLarge, match=r"the input of workflow 'importing' takes 3\.0 MiB"):

@@ -14,8 +14,8 @@ import redrive
 from redrive import Message, NonRetryable, Redrive
 from redrive.app import Workflow
 from redrive.core.redact import MASK, Redactor
-from redrive.desk.payloads import LARGE_SIZE
 from redrive.desk.preview import DryRun
+from redrive.desk.validation import LARGE_SIZE
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.limits import Limits
 from redrive.server.request_context import Service

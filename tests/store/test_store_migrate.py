@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from redrive.errors import ConfigurationError, SchemaMismatch
-from redrive.store.migrations import (
+from redrive.store.sql_files import (
     AppliedMigration,
     Migration,
     find_pending_migrations,

@@ -9,8 +9,7 @@ from importlib.resources import files
 import pytest
 
 from redrive.errors import ConfigurationError
-from redrive.store.migrations import load_migrations
-from redrive.store.sql_statements import load_statements, parse_statements, translate_to_sqlite
+from redrive.store.sql_files import load_migrations, load_statements, parse_statements, translate_to_sqlite
 
 SHARED, SQLITE, POSTGRES = "redrive.store", "redrive.store.sqlite", "redrive.store.postgres"
 STORES = [SQLITE, POSTGRES]

@@ -11,7 +11,7 @@ from store_kit import DAY, HOUR, Kit
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.store.chores import PurgeRequest
 from redrive.store.filters import LetterFilter
-from redrive.store.migrations import Migration, load_migrations
+from redrive.store.sql_files import Migration, load_migrations
 
 TENANT_RULES = """
 GRANT SELECT, INSERT, UPDATE, DELETE ON redrive.paints TO redrive_engine;

@@ -33,7 +33,6 @@ from redrive.desk.letters import DeadLetters
 from redrive.desk.models import Caller
 from redrive.desk.notifications import NotificationDisplay, Notifications
 from redrive.desk.outbox import Outbox, Sinks
-from redrive.desk.payloads import PayloadChecker
 from redrive.desk.policies import Policies
 from redrive.desk.presenter import Presenter
 from redrive.desk.preview import Previewer
@@ -44,6 +43,7 @@ from redrive.desk.saga import Sagas
 from redrive.desk.saved_views import SavedViews
 from redrive.desk.schedules import Schedules
 from redrive.desk.tasks import Tasks
+from redrive.desk.validation import PayloadChecker
 from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError
 from redrive.notify.digest import SENDER_SINKS

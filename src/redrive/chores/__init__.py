@@ -3,11 +3,11 @@
 Each chore has a coroutine function `run_once()`; `run_every` repeats it.
 """
 
-from redrive.chores.children import ChildUpdater
+from redrive.chores.escalations import LetterEscalator, TaskEscalator
 from redrive.chores.maintenance import (
+    ChildUpdater,
     CircuitUpdater,
     GroupAggregator,
-    LetterEscalator,
     Purger,
     ReplayCounter,
     UnclaimableRunMonitor,
@@ -16,7 +16,6 @@ from redrive.chores.maintenance import (
 from redrive.chores.reap import Reaper
 from redrive.chores.relay import Relay, RelayForwarder
 from redrive.chores.schedule import Scheduler, WorkflowSchedule
-from redrive.chores.tasks import TaskEscalator
 
 __all__ = [
     "ChildUpdater",

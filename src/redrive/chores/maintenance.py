@@ -1,4 +1,4 @@
-"""Maintenance: purging, failure groups, circuits, unclaimable runs, and the loop that repeats a chore."""
+"""Maintenance: purging, failure groups, circuits, unclaimable runs, children, and the loop that repeats a chore."""
 
 from __future__ import annotations
 
@@ -7,25 +7,21 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from redrive.clock import MICROS, Clock
-from redrive.core.audit import ENGINE_ACTOR, AuditEvent
-from redrive.core.idempotency import encode_key, letter_id
-from redrive.core.notify_rules import Escalation, StoredRules, find_escalation
+from redrive.core.audit import ENGINE_ACTOR
+from redrive.core.children import cancels_children
+from redrive.core.idempotency import letter_id
 from redrive.core.outcomes import LetterClosed
-from redrive.core.states import LetterStatus
-from redrive.core.transitions import AuditWrite
+from redrive.core.states import LetterStatus, RunStatus
 from redrive.duration import FOREVER
-from redrive.errors import StoreError
+from redrive.errors import Conflict, StoreError
+from redrive.observability.counters import SettleListener
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 from redrive.settings import Settings
+from redrive.settle.cancellation import cancel_run
 from redrive.settle.circuits import after_time, update_circuit
-from redrive.settle.settler import (
-    LocalSettler,
-    load_notify_rules,
-    make_escalation,
-    make_lenient_run_view,
-    settle_bisecting,
-)
+from redrive.settle.settler import LocalSettler, make_lenient_run_view, settle_bisecting
+from redrive.store.children import OwnedRun, RunWait
 from redrive.store.chores import PurgeRequest
 from redrive.store.circuits import CircuitRow
 from redrive.store.port import Store
@@ -38,6 +34,8 @@ _GROUP_BATCH = 2000
 _MAX_GROUP_BATCHES = 50
 _REPLAY_BATCH = 500
 _DAY = 86_400
+_CHILD_PAGE = 500
+_MAX_CHILD_PAGES = 20
 _VISIBILITY_MARGIN = 10 * MICROS  # samples may become visible this much later than they were made
 
 
@@ -108,52 +106,6 @@ class Purger:
         ]
         settled = await settle_bisecting(self._settler, outcomes) if outcomes else []
         return sum(each.kept for each in settled)
-
-
-class LetterEscalator:
-    """Escalates dead letters that are open for longer than a stored rule, or else the settings, allow."""
-
-    def __init__(self, store: Store, clock: Clock, settings: Settings, on_messages: Callable[[], None]) -> None:
-        self._store = store
-        self._clock = clock
-        self._default = Escalation(after=settings.escalate_after, to=settings.escalate_to)
-        self._on_messages = on_messages
-
-    async def run_once(self) -> int:
-        """Escalate the letters that are due; return their number."""
-        store, now, done = self._store, self._store.now(), 0
-        rules = await load_notify_rules(store)
-        if not self._default.after and not any(rule.escalate for rule in rules.values()):
-            return 0
-        for tenant, workflow, oldest in await store.unescalated():
-            rule = find_escalation(rules, tenant, workflow, self._default)
-            before = now - int(rule.after * MICROS)
-            if rule.after and oldest <= before:
-                due = await store.letters_to_escalate(tenant, workflow, before=before, limit=_PURGE_BATCH)
-                await self._escalate(due, rule, rules, now)
-                done += len(due)
-        if done:
-            self._on_messages()
-        return done
-
-    async def _escalate(self, due: Sequence[str], rule: Escalation, rules: StoredRules, now: int) -> None:
-        store = self._store
-        for id in due:
-            letter = await store.letter(id)
-            if letter is None or letter.escalated_to is not None:
-                continue
-            audit = AuditWrite(
-                event=AuditEvent.LETTER_ESCALATED.value,
-                tenant=letter.tenant,
-                by=ENGINE_ACTOR,
-                subject=letter.run_id,
-                letter=id,
-                after=json.dumps(rule.to, ensure_ascii=False),
-                reason=Reason(ReasonCode.LETTER_ESCALATED, after=rule.after).to_text(),
-                # The same in each process, so that two that see the letter at once write and send this once.
-                token=encode_key("escalated", id, str(letter.failed_at)),
-            )
-            await store.triage(make_escalation(letter, rule.to, audit, rules, now))
 
 
 class GroupAggregator:
@@ -229,3 +181,52 @@ class CircuitUpdater:
             released += count
         self._since = now - _VISIBILITY_MARGIN
         return released
+
+
+class ChildUpdater:
+    """Cancels runs whose owner has ended, and wakes runs that wait for one that has ended.
+
+    The process that records an end wakes the runs that wait for it. This chore does so for a process that died in
+    between. Each round reads a limited number of rows, and the next one continues there.
+    """
+
+    def __init__(self, store: Store, clock: Clock, *, listeners: Sequence[SettleListener] = ()) -> None:
+        self._store = store
+        self._settler = LocalSettler(store, clock, listeners=listeners)
+        self._last_owned: OwnedRun | None = None
+        self._last_wait: RunWait | None = None
+
+    async def run_once(self) -> int:
+        """Return the number of runs that were cancelled or woken."""
+        return await self._cancel_orphans() + await self._wake_waiting()
+
+    async def _cancel_orphans(self) -> int:
+        count = 0
+        for _ in range(_MAX_CHILD_PAGES):
+            page = await self._store.owned_runs(self._last_owned, _CHILD_PAGE)
+            ended = {each.run_id: each.owner for each in page if each.status and cancels_children(each.status)}
+            for row in await self._store.runs_by_id(list(ended)) if ended else ():
+                if row.status is RunStatus.COMPENSATING:
+                    continue
+                try:
+                    count += await cancel_run(self._store, self._settler, row, f"run:{ended[row.public_id]}", "")
+                except Conflict as refusal:  # it ended meanwhile, or it is about to
+                    log.debug("run %s is not cancelled with its owner: %s", row.public_id, refusal)
+                except StoreError:
+                    raise
+                except Exception:  # of any kind: one run must not hinder the others
+                    log.exception("could not cancel run %s, whose owner has ended", row.public_id)
+            self._last_owned = page[-1] if len(page) == _CHILD_PAGE else None
+            if self._last_owned is None:
+                break
+        return count
+
+    async def _wake_waiting(self) -> int:
+        count = 0
+        for _ in range(_MAX_CHILD_PAGES):
+            page = await self._store.run_waits(self._last_wait, _CHILD_PAGE)
+            count += await self._store.wake_answered(page) if page else 0
+            self._last_wait = page[-1] if len(page) == _CHILD_PAGE else None
+            if self._last_wait is None:
+                break
+        return count

@@ -4,7 +4,7 @@ This module imports click only, and each command is imported when it is called, 
 once. The modules of the commands import a few light modules; a command imports the engine when it runs.
 
 start      demo, init, dev
-run        worker (worker_process), bridge, server, migrate, reencrypt
+run        worker (worker_process), bridge, server, store (migrate, reencrypt)
 work       runs, dlq, saga, outbox, circuits, policies, workflows, schedules, audit, notifications
 access     accounts: tenants, tokens; users
 check      doctor (doctor_checks, doctor_security), code
@@ -44,11 +44,11 @@ _COMMANDS = {
     "dlq": ("redrive.cli.dlq", "Handle failures that need a decision."),
     "doctor": ("redrive.cli.doctor", "Check that everything is in order."),
     "init": ("redrive.cli.init", "Write a small project to start from."),
-    "migrate": ("redrive.cli.migrate", "Bring the schema of a store up to date."),
+    "migrate": ("redrive.cli.store", "Bring the schema of a store up to date."),
     "notifications": ("redrive.cli.notifications", "Read the inbox; choose who is notified about failures."),
     "outbox": ("redrive.cli.outbox", "List messages; retry and skip those that were not delivered."),
     "policies": ("redrive.cli.policies", "Change how steps are retried, without a deploy."),
-    "reencrypt": ("redrive.cli.reencrypt", "Rewrite payloads with the first encryption key."),
+    "reencrypt": ("redrive.cli.store", "Rewrite payloads with the first encryption key."),
     "runs": ("redrive.cli.runs", "Find, explain, start, cancel and retry runs, and send them events."),
     "saga": ("redrive.cli.saga", "Show a rollback; decide about its compensations."),
     "schedules": ("redrive.cli.schedules", "List schedules; run, pause and resume them."),

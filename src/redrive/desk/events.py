@@ -14,8 +14,7 @@ from redrive.core.payload import Signature, signature_of_type
 from redrive.core.waits import MAX_UNREAD, MAX_UNREAD_BYTES, check_event_declared, check_event_name
 from redrive.desk.api_operations import UNKNOWN_ACTOR, Actor, require_actor
 from redrive.desk.models import Caller, SentEvent
-from redrive.desk.payloads import PayloadChecker
-from redrive.desk.validation import require_text
+from redrive.desk.validation import PayloadChecker, require_text
 from redrive.errors import Conflict, NotFound, TooManyEvents
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.encryption.keyring import Unreadable

@@ -14,9 +14,8 @@ from redrive.core.failure_reason import FailureReason
 from redrive.core.roles import Permission
 from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.models import AuditRecord
-from redrive.desk.payloads import in_thread_if_large, measure_size
 from redrive.desk.presenter import Presenter, make_reason_fields, present_row
-from redrive.desk.validation import require_long_text, require_text
+from redrive.desk.validation import in_thread_if_large, measure_size, require_long_text, require_text
 from redrive.duration import to_datetime
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote

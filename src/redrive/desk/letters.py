@@ -20,12 +20,19 @@ from redrive.desk.bulk import BulkActions
 from redrive.desk.groups import GroupActions
 from redrive.desk.letter_status import close_letter, make_closed_conflict, reopen_letter
 from redrive.desk.models import DeadLetter
-from redrive.desk.payloads import in_thread_if_large, measure_size
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replays import Replay, Replayer, ReplayOptions, make_replay_order
 from redrive.desk.runs import find_failure_handler_runs
-from redrive.desk.validation import is_id, require_bool, require_channel, require_long_text, require_text
+from redrive.desk.validation import (
+    in_thread_if_large,
+    is_id,
+    measure_size,
+    require_bool,
+    require_channel,
+    require_long_text,
+    require_text,
+)
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler, find_code_rule, load_notify_rules, make_escalation

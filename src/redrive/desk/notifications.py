@@ -17,9 +17,8 @@ from redrive.core.notify_rules import NotifyRule
 from redrive.core.redact import Redactor
 from redrive.core.roles import Permission
 from redrive.desk.api_operations import Actor, operation, require_actor
-from redrive.desk.payloads import in_thread_if_large, measure_size
 from redrive.desk.presenter import present_page, present_row
-from redrive.desk.validation import require_channel, require_text
+from redrive.desk.validation import in_thread_if_large, measure_size, require_channel, require_text
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.http.ssrf import check_url

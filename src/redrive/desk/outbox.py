@@ -15,9 +15,8 @@ from redrive.core.roles import Permission
 from redrive.core.run_options import trace_id
 from redrive.core.states import DeliveryStatus
 from redrive.desk.api_operations import Acting, Actor, operation
-from redrive.desk.payloads import in_thread_if_large, measure_size
 from redrive.desk.presenter import Presenter, present_page, present_row
-from redrive.desk.validation import is_id, require_bool, require_text
+from redrive.desk.validation import in_thread_if_large, is_id, measure_size, require_bool, require_text
 from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote

@@ -21,7 +21,7 @@ from redrive.core.saga import is_manual
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, FOLLOW_UP_KINDS, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.desk import models
-from redrive.desk.payloads import in_thread_if_large, measure_size
+from redrive.desk.validation import in_thread_if_large, measure_size
 from redrive.duration import FOREVER, MICROS, to_datetime
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode

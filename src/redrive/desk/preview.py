@@ -14,9 +14,9 @@ from redrive.core.replay import ReplayMode, resolve_step_key
 from redrive.core.run_options import StepOptions
 from redrive.core.saga import find_started_runs
 from redrive.core.states import EXECUTED_KINDS, EntryKind, StepStatus
-from redrive.desk.payloads import in_thread_if_large, measure_size
 from redrive.desk.presenter import Presenter, parse_changes, present_row
 from redrive.desk.replays import PreparedReplay, Replay, Replayer, ReplayOrder
+from redrive.desk.validation import in_thread_if_large, measure_size
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.port import DeskStore
 from redrive.store.workers import CatalogueRow

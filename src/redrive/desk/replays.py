@@ -50,9 +50,17 @@ from redrive.desk.api_operations import Acting, Actor
 from redrive.desk.audience import AudienceCheck
 from redrive.desk.letter_status import require_open_letter
 from redrive.desk.models import Caller
-from redrive.desk.payloads import PayloadChecker, encode_json, in_thread_if_large, make_invalid_reason, measure_size
 from redrive.desk.presenter import parse_changes, present_row
-from redrive.desk.validation import is_id, require_bool, require_text
+from redrive.desk.validation import (
+    PayloadChecker,
+    encode_json,
+    in_thread_if_large,
+    is_id,
+    make_invalid_reason,
+    measure_size,
+    require_bool,
+    require_text,
+)
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
 from redrive.policy import RetryPolicy

@@ -15,7 +15,7 @@ from redrive.core.new_run import StartableWorkflow, build_new_run, describe_key_
 from redrive.core.run_options import FailureHandler, OnFailure, RunOptions, add_origin
 from redrive.core.transitions import NewRun
 from redrive.desk.models import Caller
-from redrive.desk.payloads import PayloadChecker
+from redrive.desk.validation import PayloadChecker
 from redrive.errors import Conflict, InputError, RedriveError, UnknownWorkflow
 from redrive.observability.tracing import current_traceparent
 from redrive.reasons import Reason, ReasonCode

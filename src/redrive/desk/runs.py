@@ -20,11 +20,10 @@ from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.circuits import CircuitRecord, present_circuit
 from redrive.desk.events import EventRequest, EventSender
 from redrive.desk.models import Children, EventRecord, Run, SentEvent
-from redrive.desk.payloads import in_thread_if_large, measure_size
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replays import Replay, Replayer, ReplayOptions, make_replay_order
-from redrive.desk.validation import is_id, require_bool
+from redrive.desk.validation import in_thread_if_large, is_id, measure_size, require_bool
 from redrive.duration import to_datetime
 from redrive.errors import NotFound
 from redrive.observability.counters import SettleListener

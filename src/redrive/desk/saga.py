@@ -16,10 +16,10 @@ from redrive.core.saga import LedgerRow, read_ledger
 from redrive.core.states import RunStatus, StepStatus
 from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.models import AttemptRecord, StepRecord
-from redrive.desk.payloads import in_thread_if_large, measure_size
 from redrive.desk.presenter import Presenter, present_row
 from redrive.desk.replays import Replay, Replayer, ReplayOrder, make_replay_request
 from redrive.desk.runs import find_run
+from redrive.desk.validation import in_thread_if_large, measure_size
 from redrive.duration import to_datetime
 from redrive.store.letters import ReplayRow
 from redrive.store.port import DeskStore

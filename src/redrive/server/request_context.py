@@ -20,8 +20,7 @@ from redrive.core.redact import Redactor
 from redrive.core.roles import ALL_TENANTS, Permission, Principal
 from redrive.desk.api_operations import Actor
 from redrive.desk.models import Caller
-from redrive.desk.payloads import in_thread_if_large
-from redrive.desk.validation import require_text
+from redrive.desk.validation import in_thread_if_large, require_text
 from redrive.errors import InputError, NotAllowed, NotSignedIn, RedriveError
 from redrive.observability.tracing import set_request_trace
 from redrive.reasons import Reason, ReasonCode

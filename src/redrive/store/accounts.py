@@ -19,9 +19,8 @@ from redrive.core.roles import Role, ranks_at_least
 from redrive.core.transitions import AuditWrite
 from redrive.errors import RedriveError
 from redrive.record_fields import as_dict, replace
-from redrive.store.migrations import load_migrations
 from redrive.store.session import Database, Session, build_record, read_call, write_call
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements, load_migrations
 
 SQL = Statements("accounts.sql")
 

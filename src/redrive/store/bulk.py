@@ -22,7 +22,7 @@ from redrive.store.index_scan import IndexPath
 from redrive.store.list_query import build_scan_sql, choose_scan, detect_popular
 from redrive.store.result_page import Page, PageRequest, read_page
 from redrive.store.session import Database, Session, build_record, read_call, write_call
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements
 
 SQL = Statements("bulk.sql")
 

@@ -11,7 +11,7 @@ from redrive.core.children import is_answer
 from redrive.core.states import RunStatus
 from redrive.core.waits import LETTER_KIND
 from redrive.store.session import Database, Session, read_call, write_call
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements
 
 SQL = Statements("children.sql")
 

@@ -19,7 +19,7 @@ from redrive.store.outbox import purge_messages
 from redrive.store.questions import purge_questions
 from redrive.store.runs import RunRow, entry_row, run_row
 from redrive.store.session import Database, Session, read_call, write_call
-from redrive.store.sql_statements import Statement, Statements
+from redrive.store.sql_files import Statement, Statements
 from redrive.store.workers import WorkerRow, worker_row
 
 SQL = Statements("chores.sql")

@@ -10,7 +10,7 @@ import msgspec
 from redrive.core.states import RunStatus
 from redrive.core.transitions import AuditWrite
 from redrive.store.session import Database, Session, build_record, read_call, write_call
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements
 from redrive.store.step_tasks import TaskAnswer, read_task_answers
 
 SQL = Statements("events.sql")

@@ -26,7 +26,7 @@ from redrive.record_fields import as_dict
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter, make_value_error
 from redrive.store.result_page import Window
 from redrive.store.session import VerbatimText
-from redrive.store.sql_statements import Dialect, Statements
+from redrive.store.sql_files import Dialect, Statements
 
 CLOCK_SKEW = 60_000_000
 """Microseconds by which neighbouring rows may be out of order, because clocks differ between machines."""

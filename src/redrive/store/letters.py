@@ -25,7 +25,7 @@ from redrive.store.list_query import ListQuery, detect_popular
 from redrive.store.result_page import Page, PageRequest, Window
 from redrive.store.runs import RunRow, read_journals, read_runs
 from redrive.store.session import Database, Session, build_record, read_call, write_call
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements
 
 if TYPE_CHECKING:
     from redrive.store.encryption.codec import Codec

@@ -10,7 +10,7 @@ from redrive.store import index_scan
 from redrive.store.index_scan import IndexPath, ListTotal, Scan, WindowRows
 from redrive.store.result_page import Window
 from redrive.store.session import Session
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements
 
 SQL = Statements("lists.sql")
 

@@ -21,7 +21,7 @@ from redrive.errors import RedriveError
 from redrive.record_fields import as_dict
 from redrive.store.result_page import Page, PageRequest, read_page
 from redrive.store.session import Database, Session, build_record, read_call, write_call
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements
 
 SQL = Statements("notifications.sql")
 

@@ -16,7 +16,7 @@ from redrive.store.filters import OutboxFilter
 from redrive.store.list_query import ListQuery
 from redrive.store.result_page import Page, PageRequest
 from redrive.store.session import Database, Session, build_record, read_call, write_call
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements
 
 SQL = Statements("outbox.sql")
 

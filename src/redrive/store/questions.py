@@ -14,7 +14,7 @@ from redrive.store.children import WokenRun
 from redrive.store.filters import TaskFilter
 from redrive.store.result_page import Page, PageRequest, read_page
 from redrive.store.session import Database, Session, build_record, read_call, write_call
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements
 
 SQL = Statements("questions.sql")
 CHILDREN = Statements("children.sql")

@@ -14,7 +14,7 @@ import msgspec
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.session import Session
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements
 
 MAX_PAGE_SIZE = 500
 """Rows of one page at most: one answer of the API, or one screen, that a browser shows without delay."""

@@ -24,7 +24,7 @@ from redrive.store.index_scan import filter_values, parse_states
 from redrive.store.list_query import ListQuery, detect_popular
 from redrive.store.result_page import Page, PageRequest, Window
 from redrive.store.session import Database, Session, build_record, read_call
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements
 
 SQL = Statements("runs.sql")
 

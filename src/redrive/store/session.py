@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAli
 
 from redrive.core.transitions import AuditWrite, Transition
 from redrive.record_fields import field_names
-from redrive.store.sql_statements import Dialect, Statement
+from redrive.store.sql_files import Dialect, Statement
 
 if TYPE_CHECKING:
     from redrive.store.encryption.codec import Codec

@@ -10,7 +10,7 @@ import msgspec
 from redrive.core.transitions import AuditWrite
 from redrive.record_fields import as_dict
 from redrive.store.session import Database, Session, build_record, read_call, write_call
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements
 
 SQL = Statements("settings.sql")
 VIEW_SQL = Statements("views.sql")

@@ -18,7 +18,7 @@ from redrive.core.decide_run import ROLLBACK_HEAD_START
 from redrive.record_fields import as_dict, replace
 from redrive.store.claims import LANE_START, MOST_LANES
 from redrive.store.session import Database, Session, read_call, write_call
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements
 from redrive.store.workers import CRASH_PERIOD
 
 SQL = Statements("stats.sql")

@@ -20,7 +20,7 @@ from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import Transition
 from redrive.store.children import WokenRun
 from redrive.store.session import Database, Session, build_record, read_call, write_call
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements
 
 SQL = Statements("step_tasks.sql")
 

@@ -17,7 +17,7 @@ from redrive.core.transitions import TransitionResult
 from redrive.errors import Conflict
 from redrive.record_fields import as_dict
 from redrive.store.session import Database, Session, build_record, read_call, write_call
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements
 
 SQL = Statements("workers.sql")
 CATALOGUE_SQL = Statements("catalogue.sql")

@@ -17,7 +17,7 @@ from redrive.clock import Clock
 from redrive.store.postgres import PostgresStore
 from redrive.store.postgres.connection import Address, Connection, DatabaseClock, connect, engine_settings, parse_url
 from redrive.store.postgres.store import PostgresDatabase
-from redrive.store.sql_statements import replace_schema
+from redrive.store.sql_files import replace_schema
 
 
 class OneLine:

@@ -7,7 +7,7 @@ from postgres_kit import Bench
 from test_postgres_plans import bench as bench
 from test_postgres_plans import plan, scans, statements
 
-from redrive.store.sql_statements import Statements, number_parameters
+from redrive.store.sql_files import Statements, number_parameters
 
 BULK = Statements("bulk.sql").texts("postgres")
 GROUPS = Statements("groups.sql").texts("postgres")

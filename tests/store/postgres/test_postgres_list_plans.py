@@ -23,7 +23,7 @@ from redrive.store.list_query import choose_scan
 from redrive.store.postgres.connection import Connection
 from redrive.store.postgres.pool import tenant_transaction
 from redrive.store.postgres.session import PostgresSession
-from redrive.store.sql_statements import NumberedStatement, number_parameters
+from redrive.store.sql_files import NumberedStatement, number_parameters
 from redrive.store.store import SqlStore
 
 LISTS: dict[type[Any], Callable[..., Any]] = {

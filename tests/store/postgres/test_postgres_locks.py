@@ -21,7 +21,7 @@ from redrive.store.chores import PurgeRequest
 from redrive.store.postgres import apply as applying
 from redrive.store.postgres import lease
 from redrive.store.postgres.session import PostgresSession
-from redrive.store.sql_statements import replace_schema
+from redrive.store.sql_files import replace_schema
 from redrive.store.workers import NewWorker
 
 pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)

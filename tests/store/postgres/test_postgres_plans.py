@@ -15,7 +15,7 @@ import pytest_asyncio
 from postgres_kit import Bench, opened
 
 from redrive.store.postgres.connection import Connection
-from redrive.store.sql_statements import NumberedStatement, Statements, number_parameters, replace_schema
+from redrive.store.sql_files import NumberedStatement, Statements, number_parameters, replace_schema
 
 FILES = ("starts", "claims", "workers", "runs", "letters", "catalogue", "chores", "settings", "children")
 

@@ -27,7 +27,7 @@ from redrive.store.postgres import PostgresStore
 from redrive.store.postgres.connection import Connection
 from redrive.store.postgres.pool import check_tenant_isolation, tenant_transaction
 from redrive.store.settings import PolicyRow
-from redrive.store.sql_statements import load_statements, replace_schema
+from redrive.store.sql_files import load_statements, replace_schema
 
 FILLERS = {"text": "$1", "boolean": "false", "text[]": "'{}'"}  # anything else is a number
 

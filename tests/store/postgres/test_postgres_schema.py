@@ -10,8 +10,8 @@ from store_kit import HandClock, Kit, entry, writes
 
 from redrive.errors import SchemaMismatch, StoreError, StoreUnavailable
 from redrive.store.filters import RunFilter
-from redrive.store.migrations import Migration, load_migrations
 from redrive.store.postgres import PostgresStore, migrate, schema
+from redrive.store.sql_files import Migration, load_migrations
 
 PACKAGE = "redrive.store.postgres"
 FIRST = [f"{each.version:04d}_{each.name}" for each in load_migrations(PACKAGE)]

@@ -12,9 +12,9 @@ from postgres_kit import Bench
 from store_kit import HandClock
 
 from redrive.errors import SchemaMismatch
-from redrive.store.migrations import load_migrations
 from redrive.store.postgres import PostgresStore, migrate, schema
 from redrive.store.postgres.pool import check_tenant_isolation
+from redrive.store.sql_files import load_migrations
 
 SHIPPED = load_migrations("redrive.store.postgres")
 RELEASES = upgrade_kit.releases("postgres")

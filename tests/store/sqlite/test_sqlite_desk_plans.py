@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from redrive.store.migrations import load_migrations
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements, load_migrations
 from redrive.store.sqlite import schema
 
 PACKAGE = "redrive.store.sqlite"

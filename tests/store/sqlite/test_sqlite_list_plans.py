@@ -14,7 +14,7 @@ from session_kit import run_inline, sqlite_calls, sqlite_session
 from redrive.store.bulk import NewBulk, filter_json, letter_scan_sql, next_letter_conditions
 from redrive.store.filters import AuditFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.list_query import choose_scan
-from redrive.store.migrations import load_migrations
+from redrive.store.sql_files import load_migrations
 from redrive.store.sqlite import schema
 from redrive.store.store import SqlStore
 

@@ -15,7 +15,7 @@ from tenant_keys import without_tenant
 from redrive.errors import SchemaMismatch, StoreError
 from redrive.record_fields import replace
 from redrive.store import open_store
-from redrive.store.migrations import Migration, load_migrations
+from redrive.store.sql_files import Migration, load_migrations
 from redrive.store.sqlite import schema
 from redrive.store.sqlite.connection import connect, parse_url
 

@@ -11,8 +11,7 @@ from session_kit import run_inline, sqlite_calls
 
 from redrive.core.transitions import AuditWrite
 from redrive.store.filters import AuditFilter
-from redrive.store.migrations import load_migrations
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements, load_migrations
 from redrive.store.sqlite import apply as writes
 from redrive.store.sqlite import schema
 

@@ -20,7 +20,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import RunWrite
 from redrive.store import open_store
 from redrive.store.filters import RunFilter
-from redrive.store.migrations import load_migrations
+from redrive.store.sql_files import load_migrations
 
 PRELUDE = """
 import asyncio, json, sys, time

@@ -119,8 +119,8 @@ async def _start_by_name(
 ) -> list[str]:
     """Start a run for each input without the code, after all inputs fitted the schema that workers registered."""
     from redrive.core.json_schema import find_faults
-    from redrive.desk.payloads import make_invalid_reason
     from redrive.desk.run_starter import StartRequest
+    from redrive.desk.validation import make_invalid_reason
     from redrive.errors import InputError
     from redrive.reasons import Reason, ReasonCode
 

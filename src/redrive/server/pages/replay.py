@@ -16,9 +16,9 @@ from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED_KINDS
 from redrive.desk.models import DeadLetter
-from redrive.desk.payloads import in_thread_if_large
 from redrive.desk.preview import DryRun
 from redrive.desk.replays import Replay
+from redrive.desk.validation import in_thread_if_large
 from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.server.pages import replay_form

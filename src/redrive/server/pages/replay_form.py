@@ -12,7 +12,7 @@ import msgspec
 from redrive.core.json_edit import parse_typed_json
 from redrive.core.payload.faults import format_path
 from redrive.core.replay import ReplayMode
-from redrive.desk.payloads import in_thread_if_large, measure_size
+from redrive.desk.validation import in_thread_if_large, measure_size
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace

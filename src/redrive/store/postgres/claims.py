@@ -22,7 +22,7 @@ from redrive.store import claims
 from redrive.store.claims import ClaimedRun, ClaimRequest, ClaimResult, DueRun, Lane, LaneScan
 from redrive.store.postgres.connection import Connection, DatabaseClock, unescape_row
 from redrive.store.runs import entry_row
-from redrive.store.sql_statements import load_numbered_statements
+from redrive.store.sql_files import load_numbered_statements
 
 CLAIM_SQL = load_numbered_statements(__package__, "claims.sql")
 _read_payloads = itemgetter(13, 14, 15, 20)  # the columns of `journals` with texts of users

@@ -15,7 +15,7 @@ import msgspec
 
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.errors import ConfigurationError, DataRefused, RedriveError, SchemaMismatch, StoreError, StoreUnavailable
-from redrive.store.sql_statements import NumberedStatement, replace_schema
+from redrive.store.sql_files import NumberedStatement, replace_schema
 
 log = logging.getLogger("redrive.store")
 

@@ -17,7 +17,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import EntryWrite, NewRun, RunWrite, Transition, TransitionResult
 from redrive.store.postgres.connection import Connection, DatabaseClock, escape_nul
 from redrive.store.runs import ENDED_STATUSES
-from redrive.store.sql_statements import load_numbered_statements
+from redrive.store.sql_files import load_numbered_statements
 
 STARTS = load_numbered_statements(__package__, "starts.sql")
 WRITES = load_numbered_statements(__package__, "writes.sql")

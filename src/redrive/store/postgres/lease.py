@@ -29,7 +29,7 @@ from redrive.store.postgres.connection import (
     translate_error,
 )
 from redrive.store.postgres.session import PostgresSession
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements
 from redrive.store.workers import HeartbeatReply, WorkerRow
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ import asyncpg
 
 from redrive.clock import Clock
 from redrive.errors import RedriveError, SchemaMismatch, StoreError, StoreUnavailable
-from redrive.store import TenantsExposed, sql_statements
+from redrive.store import TenantsExposed, sql_files
 from redrive.store.postgres.connection import (
     NOTHING_LOST,
     Address,
@@ -25,7 +25,7 @@ from redrive.store.postgres.connection import (
     is_usable_after,
     translate_error,
 )
-from redrive.store.sql_statements import load_numbered_statements, number_parameters
+from redrive.store.sql_files import load_numbered_statements, number_parameters
 
 Result = TypeVar("Result")
 ACQUIRE_TIMEOUT = 10.0
@@ -175,7 +175,7 @@ class ConnectionPool:
 
 
 SQL = load_numbered_statements(__package__, "schema.sql")
-_FOREIGN_ROWS = sql_statements.load_statements(__package__, "schema.sql")["foreign_rows"]
+_FOREIGN_ROWS = sql_files.load_statements(__package__, "schema.sql")["foreign_rows"]
 ENGINE_ROLE, APP_ROLE, LOGIN_ROLE = "redrive_engine", "redrive_app", "redrive_login"
 _PROBE_TENANT, _OTHER_TENANT = "redrive probe", "redrive probe's neighbour"
 # Two databases of one server may be set up at the same time; roles belong to both.

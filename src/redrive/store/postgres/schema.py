@@ -18,8 +18,7 @@ import asyncpg
 from redrive.clock import SystemClock
 from redrive.errors import SchemaMismatch, StoreError
 from redrive.record_fields import as_dict
-from redrive.store import sql_statements
-from redrive.store.migrations import AppliedMigration, Migration, find_pending_migrations, load_migrations
+from redrive.store import sql_files
 from redrive.store.postgres.connection import (
     NOTHING_LOST,
     TRY_AGAIN,
@@ -35,11 +34,12 @@ from redrive.store.postgres.connection import (
 from redrive.store.postgres.pool import ENGINE_ROLE, check_tenant_isolation, create_roles
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.session import build_record
+from redrive.store.sql_files import AppliedMigration, Migration, find_pending_migrations, load_migrations
 from redrive.store.store import repeat_until_answered
 
 log = logging.getLogger("redrive.store")
 
-SQL = sql_statements.load_numbered_statements(__package__, "schema.sql")
+SQL = sql_files.load_numbered_statements(__package__, "schema.sql")
 LOCK_TIMEOUT = "10s"
 """How long a migration waits for a lock. All other transactions queue behind it meanwhile."""
 

@@ -14,7 +14,7 @@ from redrive.store.postgres import messages
 from redrive.store.postgres.connection import Connection, DatabaseClock, escape_fields, escape_nul, unescape_row
 from redrive.store.postgres.pool import Pool
 from redrive.store.session import Session
-from redrive.store.sql_statements import Dialect, Statement, load_numbered_statements, number_parameters
+from redrive.store.sql_files import Dialect, Statement, load_numbered_statements, number_parameters
 
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[Session], Coroutine[Any, Any, Result]]

@@ -17,7 +17,7 @@ from redrive.store.postgres.connection import (
 )
 from redrive.store.postgres.fast_path import start_single
 from redrive.store.runs import StartResult, caller_key, claimed_at_start
-from redrive.store.sql_statements import load_numbered_statements
+from redrive.store.sql_files import load_numbered_statements
 
 SQL = load_numbered_statements(__package__, "starts.sql")
 

@@ -32,7 +32,7 @@ from redrive.store.postgres.session import PostgresDatabase, PostgresSession
 from redrive.store.postgres.transaction import StepTransaction
 from redrive.store.runs import StartResult
 from redrive.store.session import Database, Session
-from redrive.store.sql_statements import load_statements, number_parameters
+from redrive.store.sql_files import load_statements, number_parameters
 from redrive.store.step_tasks import TaskWrite
 from redrive.store.store import SqlStore
 from redrive.store.tenant_view import TenantView

@@ -30,7 +30,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict
 from redrive.store.children import WokenRun
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
-from redrive.store.sql_statements import Statements, load_statements
+from redrive.store.sql_files import Statements, load_statements
 from redrive.store.sqlite.connection import Row, Write, multi_row_statements, write_many
 from redrive.store.sqlite.messages import publish_messages
 from redrive.store.sqlite.starts import drop_index, put_index, start

@@ -14,7 +14,7 @@ from redrive.record_fields import as_dict
 from redrive.store import claims
 from redrive.store.claims import ClaimedRun, ClaimRequest, ClaimResult, DueRun, Lane, LaneScan
 from redrive.store.runs import entry_row
-from redrive.store.sql_statements import load_statements
+from redrive.store.sql_files import load_statements
 
 CLAIM_SQL = load_statements(__package__, "claims.sql")
 _STATES = {status.value: status for status in RunStatus}

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from redrive.clock import MICROS, Clock
 from redrive.core.transitions import Transition
-from redrive.store.sql_statements import Statements
+from redrive.store.sql_files import Statements
 from redrive.store.sqlite.apply import TransitionBatch
 from redrive.store.sqlite.connection import Address, connect, translate_error
 from redrive.store.sqlite.connection_threads import FairLock, MemoryConnection, run_exclusive

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from redrive.core.outbox import Bundle, SinkLease
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import MessageWrite, Transition
-from redrive.store.sql_statements import load_statements
+from redrive.store.sql_files import load_statements
 from redrive.store.sqlite.connection import write_many
 
 SQL = load_statements(__package__, "outbox.sql")

@@ -11,12 +11,12 @@ from contextlib import closing
 from pathlib import Path
 
 from redrive.errors import SchemaMismatch, StoreError
-from redrive.store import sql_statements
-from redrive.store.migrations import AppliedMigration, Migration, find_pending_migrations, load_migrations
+from redrive.store import sql_files
 from redrive.store.session import build_record
+from redrive.store.sql_files import AppliedMigration, Migration, find_pending_migrations, load_migrations
 from redrive.store.sqlite.connection import Address, connect, write_transaction
 
-SQL = sql_statements.load_statements(__package__, "schema.sql")
+SQL = sql_files.load_statements(__package__, "schema.sql")
 
 _PATIENCE = 60_000  # milliseconds
 

@@ -11,7 +11,7 @@ import msgspec
 from redrive.core.transitions import NewRun
 from redrive.errors import DataRefused
 from redrive.store.runs import StartResult, caller_key, claimed_at_start
-from redrive.store.sql_statements import load_statements
+from redrive.store.sql_files import load_statements
 from redrive.store.sqlite.connection import write_many
 
 SQL = load_statements(__package__, "starts.sql")

@@ -22,7 +22,7 @@ from redrive.store.events import REFUSING_STATUSES, SQL, NewEvent
 from redrive.store.port import DeskStore, LeaseConnection, Transaction
 from redrive.store.runs import StartResult
 from redrive.store.session import Database, Session, run_inline
-from redrive.store.sql_statements import Dialect, Statement, load_statements
+from redrive.store.sql_files import Dialect, Statement, load_statements
 from redrive.store.sqlite import apply, claims, connection, starts
 from redrive.store.sqlite.connection_threads import FileConnections, MemoryConnection, exclusive_transaction
 from redrive.store.sqlite.lease import FileLease, MemoryLease

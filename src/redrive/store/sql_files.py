@@ -1,4 +1,4 @@
-"""SQL statements: read from `.sql` files, translated for each database, and numbered for PostgreSQL.
+"""SQL from `.sql` files: statements, translated for each database, and migrations, which change the schema.
 
 A file gives each statement a name and one line about its purpose:
 
@@ -32,8 +32,9 @@ that compares an indexed column with a time the caller has takes it as `:at`: a 
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -41,7 +42,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from redrive.errors import ConfigurationError
+from redrive.errors import ConfigurationError, SchemaMismatch
 
 Dialect: TypeAlias = Literal["sqlite", "postgres"]
 
@@ -59,6 +60,8 @@ _OFFSET = re.compile(r"\s+OFFSET 0(?=\s*\))")
 _BYTES = re.compile(r' COLLATE "C"')
 _HINT = re.compile(r"/\* (INDEXED BY \w+|CROSS) \*/")
 _NOW = re.compile(r"(?<![:\w]):now\b")
+_MIGRATION_NAME = re.compile(r"^(\d{4})_(\w+)\.sql$")
+_OLDEST_CODE = re.compile(r"^-- oldest code: (\d+)[ ]*$", re.MULTILINE)
 _SERVER_TIME = "COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()))"
 
 
@@ -190,3 +193,75 @@ def _zip_arrays(found: re.Match[str]) -> str:
 def translate_to_postgres(text: str) -> str:
     """Return a shared statement with the server's own time for `:now`, unless a session gives another."""
     return _NOW.sub(_SERVER_TIME, text)
+
+
+class Migration(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A schema change that this code ships."""
+
+    version: int
+    name: str
+    text: str
+    oldest_code: int
+
+    @property
+    def checksum(self) -> str:
+        """Hash of the file's text. Line ends do not matter."""
+        return _checksum(self.text)
+
+
+class AppliedMigration(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A schema change that a store has had."""
+
+    version: int
+    checksum: str
+    oldest_code: int
+
+
+@cache
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
+
+
+def load_migrations(package: str) -> list[Migration]:
+    """Return the migrations in a package's `migrations` folder, in order. They are read once."""
+    return list(_read_migrations(package))
+
+
+@cache
+def _read_migrations(package: str) -> tuple[Migration, ...]:
+    found = [
+        parse_migration(item.name, item.read_text("utf-8"))
+        for item in (find_package_folder(package) / "migrations").iterdir()
+        if item.name.endswith(".sql")
+    ]
+    found.sort(key=lambda migration: migration.version)
+    if [migration.version for migration in found] != list(range(1, len(found) + 1)):
+        raise ConfigurationError(f"the migrations of {package} are not numbered 0001, 0002, ... without a gap")
+    return tuple(found)
+
+
+def parse_migration(file: str, text: str) -> Migration:
+    """Return a migration from the name and the text of its file."""
+    name, oldest = _MIGRATION_NAME.match(file), _OLDEST_CODE.search(text)
+    if name is None or oldest is None:
+        raise ConfigurationError(
+            f"migration {file!r} must be named like 0001_words.sql and contain a line '-- oldest code: N'"
+        )
+    return Migration(version=int(name[1]), name=name[2], text=text, oldest_code=int(oldest[1]))
+
+
+def find_pending_migrations(applied: Sequence[AppliedMigration], ours: Sequence[Migration]) -> list[Migration]:
+    """Return the migrations to apply. Raise SchemaMismatch if this code cannot use the schema at all."""
+    for done, migration in zip(applied, ours, strict=False):
+        if done.checksum != migration.checksum:
+            raise SchemaMismatch(
+                f"the store was created by another build of Redrive, with another text of migration "
+                f"{migration.version:04d} ({migration.name}): use that build, or create a new store"
+            )
+    oldest = max((done.oldest_code for done in applied), default=0)
+    if oldest > len(ours):
+        raise SchemaMismatch(
+            f"the store has schema {len(applied)}, which needs code that knows schema {oldest} or newer; "
+            f"this one knows {len(ours)}: upgrade redrive"
+        )
+    return list(ours[len(applied) :])

@@ -1,27 +1,75 @@
-"""Reminders and escalations of open tasks."""
+"""Escalations of open dead letters and tasks, and reminders of tasks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from redrive.clock import MICROS
+from redrive.clock import MICROS, Clock
 from redrive.core.audit import ENGINE_ACTOR, AuditEvent
 from redrive.core.idempotency import encode_key
 from redrive.core.notifications import OpenQuestion, build_question_message
-from redrive.core.notify_rules import NotificationEvent, StoredRules, find_rule
+from redrive.core.notify_rules import Escalation, NotificationEvent, StoredRules, find_escalation, find_rule
 from redrive.core.payload.plain import to_json_text
 from redrive.core.questions import Audience, PlannedStep, decode_plan, encode_plan
 from redrive.core.roles import Role
 from redrive.core.transitions import AuditWrite
 from redrive.reasons import Reason, ReasonCode
-from redrive.settle.settler import load_notify_rules, parse_run_options
+from redrive.settings import Settings
+from redrive.settle.settler import load_notify_rules, make_escalation, parse_run_options
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import Store
 from redrive.store.questions import QuestionRow, QuestionStep
 from redrive.store.runs import RunRow
 
-_BATCH = 200
+_LETTER_BATCH = 500
+_TASK_BATCH = 200
+
+
+class LetterEscalator:
+    """Escalates dead letters that are open for longer than a stored rule, or else the settings, allow."""
+
+    def __init__(self, store: Store, clock: Clock, settings: Settings, on_messages: Callable[[], None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._default = Escalation(after=settings.escalate_after, to=settings.escalate_to)
+        self._on_messages = on_messages
+
+    async def run_once(self) -> int:
+        """Escalate the letters that are due; return their number."""
+        store, now, done = self._store, self._store.now(), 0
+        rules = await load_notify_rules(store)
+        if not self._default.after and not any(rule.escalate for rule in rules.values()):
+            return 0
+        for tenant, workflow, oldest in await store.unescalated():
+            rule = find_escalation(rules, tenant, workflow, self._default)
+            before = now - int(rule.after * MICROS)
+            if rule.after and oldest <= before:
+                due = await store.letters_to_escalate(tenant, workflow, before=before, limit=_LETTER_BATCH)
+                await self._escalate(due, rule, rules, now)
+                done += len(due)
+        if done:
+            self._on_messages()
+        return done
+
+    async def _escalate(self, due: Sequence[str], rule: Escalation, rules: StoredRules, now: int) -> None:
+        store = self._store
+        for id in due:
+            letter = await store.letter(id)
+            if letter is None or letter.escalated_to is not None:
+                continue
+            audit = AuditWrite(
+                event=AuditEvent.LETTER_ESCALATED.value,
+                tenant=letter.tenant,
+                by=ENGINE_ACTOR,
+                subject=letter.run_id,
+                letter=id,
+                after=json.dumps(rule.to, ensure_ascii=False),
+                reason=Reason(ReasonCode.LETTER_ESCALATED, after=rule.after).to_text(),
+                # The same in each process, so that two that see the letter at once write and send this once.
+                token=encode_key("escalated", id, str(letter.failed_at)),
+            )
+            await store.triage(make_escalation(letter, rule.to, audit, rules, now))
 
 
 class TaskEscalator:
@@ -33,7 +81,7 @@ class TaskEscalator:
 
     async def run_once(self) -> int:
         """Carry out the steps that are due; return their number."""
-        due = await self._store.due_questions(_BATCH)
+        due = await self._store.due_questions(_TASK_BATCH)
         if not due:
             return 0
         rules, done = await load_notify_rules(self._store), 0
