@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,53 @@ async def test_an_exception_in_a_write_is_raised_and_undoes_the_write(on_file: K
     with pytest.raises(ZeroDivisionError):
         await on_file.store._connections.write(broken)
     assert await on_file.store.paused() == {}
+
+
+async def _write_together(kit: Kit, *works: Callable[[sqlite3.Connection], object]) -> list[object]:
+    """Let these writes wait for the thread, so that it finds all of them at once; return results and errors."""
+    gate, lines = threading.Event(), kit.store._connections
+    blocked = asyncio.create_task(lines.run_on_writer(lambda con: gate.wait(5)))
+    waiting = [asyncio.create_task(lines.write(work)) for work in works]
+    await asyncio.sleep(0)
+    gate.set()
+    await blocked
+    return await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _pause(workflow: str, result: object = None) -> Callable[[sqlite3.Connection], object]:
+    def pause(con: sqlite3.Connection) -> object:
+        con.execute("INSERT INTO pauses VALUES (?, 1, 'ann')", (workflow,))
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    return pause
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+async def test_writes_that_wait_share_a_commit_and_one_that_fails_undoes_nothing_of_others(
+    on_file: Kit, bad: int
+) -> None:
+    seen: list[str] = []
+    await on_file.store._connections.run_on_writer(lambda con: con.set_trace_callback(seen.append))
+    error = ZeroDivisionError()
+    results: list[object] = [1, 2, 3]
+    results[bad] = error
+    answers = await _write_together(on_file, *(_pause(f"w{n}", each) for n, each in enumerate(results)))
+    assert answers == results
+    assert sorted(await on_file.store.paused()) == [f"w{n}" for n in range(3) if n != bad]
+    assert seen.count("COMMIT") == 1
+
+
+async def test_writes_of_a_commit_that_fails_have_all_failed(on_file: Kit) -> None:
+    def leave_a_row_without_its_owner(con: sqlite3.Connection) -> None:
+        con.execute("CREATE TABLE mine (a REFERENCES pauses (workflow) DEFERRABLE INITIALLY DEFERRED)")
+        con.execute("INSERT INTO mine VALUES ('none')")  # the commit finds this
+
+    answers = await _write_together(on_file, _pause("w"), leave_a_row_without_its_owner, _pause("v"))
+    assert [isinstance(each, Exception) for each in answers] == [True, True, True]
+    assert await on_file.store.paused() == {}
+    await on_file.start()  # the connection still works
 
 
 async def test_a_connection_survives_the_end_of_an_event_loop(tmp_path: Path, clock: HandClock) -> None:

@@ -14,7 +14,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from redrive.clock import Clock, Timer
 from redrive.errors import StoreError, StoreUnavailable
@@ -23,16 +24,36 @@ from redrive.store.sqlite.connection import BUSY_TIMEOUT, NOTHING_LOST, Address
 
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[sqlite3.Connection], Result]
-_AwaitedCall = tuple[Work[Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+_MOST_WRITES = 64  # of one commit, so that the lease's heartbeat need not wait long for the write lock
+
+
+class _AwaitedCall(NamedTuple):
+    """A closure whose result a caller awaits. `writes`: it runs in a transaction, which others may share."""
+
+    work: Work[Any]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+    writes: bool = False
+
+
+class _Answer(NamedTuple):
+    call: _AwaitedCall
+    result: Any = None
+    error: BaseException | None = None
 
 
 class ConnectionThread:
-    """A connection and its thread, which runs closures in the order in which they came."""
+    """A connection and its thread, which runs closures in the order in which they came.
 
-    def __init__(self, address: Address, name: str) -> None:
+    Writes that wait for the thread share one commit. Each has a savepoint, so one that fails undoes nothing of others.
+    """
+
+    def __init__(self, address: Address, name: str, write_lock: FairLock) -> None:
         self._address = address
         self._name = name
+        self._write_lock = write_lock
         self._jobs: queue.SimpleQueue[_AwaitedCall | Work[Any] | None] = queue.SimpleQueue()
+        self._ahead: deque[_AwaitedCall | Work[Any] | None] = deque()  # taken from the queue, and not run yet
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._closed = False
@@ -47,13 +68,20 @@ class ConnectionThread:
 
     async def run(self, work: Work[Result]) -> Result:
         """Run the closure and wait for its result. Errors of the database are translated."""
+        return await self._call(work, writes=False)
+
+    async def write(self, work: Work[Result]) -> Result:
+        """Run the closure in a transaction that holds the write lock; return its result after the commit."""
+        return await self._call(work, writes=True)
+
+    async def _call(self, work: Work[Result], *, writes: bool) -> Result:
         if self._closed or self._thread is None:
             raise StoreError("the store is closed")
         if os.getpid() != self._pid:
             raise StoreError("the store was opened before this process was forked: open it in the child")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        self._jobs.put((work, loop, future))
+        self._jobs.put(_AwaitedCall(work, loop, future, writes))
         self._awaited += 1
         try:
             return await future
@@ -79,37 +107,65 @@ class ConnectionThread:
 
         def end(con: sqlite3.Connection) -> None:
             con.close()
-            _set_result(loop, ended, None, None)
+            _settle([_Answer(_AwaitedCall(end, loop, ended))])
 
         self._jobs.put(end)
         self._jobs.put(None)
         await asyncio.wait([ended], timeout=2 * BUSY_TIMEOUT)
 
     def _run_jobs(self, con: sqlite3.Connection) -> None:
-        while (job := self._jobs.get()) is not None:
-            if isinstance(job, tuple):
-                self._run_job(con, *job)
+        while (job := self._ahead.popleft() if self._ahead else self._jobs.get()) is not None:
+            if isinstance(job, _AwaitedCall):
+                _settle(self._commit_together(con, job) if job.writes else [self._run_call(con, job)])
             else:
                 with suppress(Exception):  # clean-up: no caller waits for it, and the thread must survive
                     job(con)
             del job  # otherwise its objects would live until the next job comes
 
-    def _run_job(
-        self, con: sqlite3.Connection, work: Work[Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]
-    ) -> None:
-        if future.cancelled():
-            return
+    def _run_call(self, con: sqlite3.Connection, call: _AwaitedCall) -> _Answer:
+        if call.future.cancelled():
+            return _Answer(call)
         try:
             if self._closed:
                 raise StoreUnavailable("the store was closed before the call began")
-            result = work(con)
+            return _Answer(call, call.work(con))
         except BaseException as raised:
             error = connection.translate_error(raised, self._address.path) or raised
             if error is not raised:
                 error.__cause__ = raised
-            _set_result(loop, future, None, error)
-        else:
-            _set_result(loop, future, result, None)
+            return _Answer(call, error=error)
+
+    def _commit_together(self, con: sqlite3.Connection, first: _AwaitedCall) -> list[_Answer]:
+        """Execute this write and those that wait behind it in one transaction."""
+        answers: list[_Answer] = []
+
+        def write_all(con: sqlite3.Connection) -> None:
+            answers.append(_Answer(first, first.work(con)))  # if it fails, there is nothing else to keep
+            while len(answers) < _MOST_WRITES and (call := self._take_write()) is not None:
+                con.execute("SAVEPOINT one")
+                answer = self._run_call(con, call)
+                answers.append(answer)
+                if answer.error is not None:
+                    con.execute("ROLLBACK TO one")  # raises if the error ended the transaction: then all have failed
+                con.execute("RELEASE one")
+
+        whole = self._run_call(
+            con, first._replace(work=lambda con: run_exclusive(con, self._write_lock, write_all, self._address.path))
+        )
+        if whole.error is None:
+            return answers or [whole]  # it was cancelled before it began
+        return [_Answer(each.call, error=each.error or whole.error) for each in answers] or [whole]
+
+    def _take_write(self) -> _AwaitedCall | None:
+        """Take the next job from the queue if it is a write that a caller awaits."""
+        try:
+            job = self._jobs.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(job, _AwaitedCall) and job.writes:
+            return job
+        self._ahead.append(job)
+        return None
 
 
 def call_on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
@@ -118,18 +174,20 @@ def call_on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]
         loop.call_soon_threadsafe(callback)
 
 
-def _set_result(
-    loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], result: Any, error: BaseException | None
-) -> None:
-    def settle() -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
+def _settle(answers: list[_Answer]) -> None:
+    """Give the callers their results. Those on one loop get them together, because waking a loop takes long."""
+    for loop in {each.call.loop for each in answers}:
+        call_on_loop(loop, partial(_set_results, [each for each in answers if each.call.loop is loop]))
 
-    call_on_loop(loop, settle)
+
+def _set_results(answers: list[_Answer]) -> None:
+    for call, result, error in answers:
+        if call.future.done():
+            continue
+        if error is not None:
+            call.future.set_exception(error)
+        else:
+            call.future.set_result(result)
 
 
 @contextmanager
@@ -161,9 +219,9 @@ class FileConnections:
         self.file = address.path
         self.write_lock = FairLock()
         self._address = address
-        self._writer = ConnectionThread(address, "writer")
-        self._reader = ConnectionThread(address, "reader")
-        self._private = ConnectionThread(address, "transactions")
+        self._writer = ConnectionThread(address, "writer", self.write_lock)
+        self._reader = ConnectionThread(address, "reader", self.write_lock)
+        self._private = ConnectionThread(address, "transactions", self.write_lock)
         self._private_is_open = False
         self._lock = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -184,8 +242,8 @@ class FileConnections:
         return await self._reader.run(work)
 
     async def write(self, work: Work[Result]) -> Result:
-        """Run a closure in one transaction that holds the write lock from its beginning."""
-        return await self._writer.run(lambda con: self.run_locked(con, work))
+        """Run a closure in a transaction that holds the write lock from its beginning. Other writes may share it."""
+        return await self._writer.write(work)
 
     async def run_on_writer(self, work: Work[Result]) -> Result:
         """Run a closure on the writing connection, outside a transaction."""

@@ -109,13 +109,18 @@ class SqliteDatabase:
 
     async def write(self, work: Work[Result], *, durable: bool, begin: bool) -> Result:
         def run(con: sqlite3.Connection) -> Result:
+            return run_inline(work(SqliteSession(con, self._clock, self._begin)))
+
+        def run_alone(con: sqlite3.Connection) -> Result:
             with (
                 nullcontext() if durable else connection.without_fsync(con),
                 self._begin(con) if begin else nullcontext(),
             ):
-                return run_inline(work(SqliteSession(con, self._clock, self._begin)))
+                return run(con)
 
-        return await self._connections.run_on_writer(run)
+        if begin and durable:
+            return await self._connections.write(run)
+        return await self._connections.run_on_writer(run_alone)
 
     def _begin(self, con: sqlite3.Connection) -> AbstractContextManager[None]:
         return exclusive_transaction(con, self._connections.write_lock, self._connections.file)
