@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import subprocess
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -17,8 +19,11 @@ SECRET = re.compile(rb"s3cr3t-[a-z]+")
 async def dump() -> bytes:
     """Return the content of the whole database."""
     if kit.URL.startswith("sqlite"):
+        # A process that closes a SQLite file loses all its locks on it, so another process reads it.
         file = Path(kit.URL.removeprefix("sqlite:///"))
-        return b"".join(path.read_bytes() for path in file.parent.glob(f"{file.name}*"))
+        command = ["cat", *file.parent.glob(f"{file.name}*")]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=True)
+        return done.stdout
     import asyncpg
 
     url, _, options = kit.URL.partition("?")

@@ -38,6 +38,7 @@ AGREED = {
     "run.cancelled",
     "run.retried",
     "run.event_sent",
+    "run.histories_exported",
     "task.answered",
     "task.assigned",
     "task.commented",

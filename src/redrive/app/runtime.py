@@ -390,7 +390,7 @@ class Runtime(RuntimeBase):
         return Replayer(store, clock, checker, self._redactor, self.changed, audience, caller)
 
     def _make_audience_check(self, caller: Caller | None) -> AudienceCheck:
-        return AudienceCheck(self._store.accounts, (caller or Caller()).role)
+        return AudienceCheck(self._store, (caller or Caller()).role)
 
     def _make_checker(self, store: DeskStore) -> PayloadChecker:
         workflows, steps = self._app.registered_workflows, self._app.registered_steps

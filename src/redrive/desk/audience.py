@@ -9,18 +9,19 @@ from redrive.core.questions import Audience
 from redrive.core.roles import Role
 from redrive.errors import NotAllowed
 from redrive.reasons import Reason, ReasonCode
-from redrive.store.accounts import AccountStore, find_people
+from redrive.store.accounts import find_people
+from redrive.store.port import DeskStore
 from redrive.store.questions import QuestionRow
 
 
 class AudienceCheck:
     """Refuses callers who may not answer.
 
-    `accounts`: those of all tenants, because a token may act in several. `role`: that of the caller.
+    `whole`: the store of all tenants, because a token may act in several. `role`: that of the caller.
     """
 
-    def __init__(self, accounts: AccountStore, role: Role) -> None:
-        self._accounts = accounts
+    def __init__(self, whole: DeskStore, role: Role) -> None:
+        self._whole = whole
         self._role = role
 
     async def find_apart(self, rows: Sequence[QuestionRow], by: str) -> set[str]:
@@ -31,7 +32,7 @@ class AudienceCheck:
             apart = json.loads(row.apart_from)
             for name in (by, *apart) if apart else ():
                 if name not in people:
-                    people[name] = await find_people(self._accounts, name)
+                    people[name] = await find_people(self._whole.accounts, name)
             if any(people[by] & people[name] for name in apart):
                 found.add(row.public_id)
         return found
