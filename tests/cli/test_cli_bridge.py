@@ -17,7 +17,7 @@ from redrive.cli import main
 def test_without_an_app_the_workflow_is_needed() -> None:
     refused = CliRunner().invoke(main, ["bridge", "bullmq"])
     assert refused.exit_code == 2
-    assert "name an app as module:app, or the workflow that a job starts with --workflow" in refused.output
+    assert "name an app as module:app, the workflow that a job starts with --workflow, or --steps" in refused.output
 
 
 @pytest.mark.heavy

@@ -210,6 +210,8 @@ async def test_answers_are_checked_and_kept(remote: Remote) -> None:
                 tasks.sort(key=lambda task: int(task["input"]["number"]))
                 assert all(worker.post(f"steps/{task['ticket']}/begin")["should_execute"] for task in tasks)
                 assert worker.post(f"steps/{tasks[0]['ticket']}/heartbeat", details={"done": 1})["cancelled"] is False
+                shown = asyncio.run_coroutine_threadsafe(app.runs.get(tasks[0]["run_id"]), loop).result()
+                assert [step.heartbeat for step in shown.steps] == [{"done": 1}]
                 asyncio.run_coroutine_threadsafe(handles[7].cancel(), loop).result()
                 assert worker.post(f"steps/{tasks[7]['ticket']}/heartbeat")["cancelled"] is True
                 beat = worker.post("beat", tickets=[task["ticket"] for task in tasks])

@@ -13,6 +13,8 @@ from redrive.cli.output import fold_text
 from redrive.cli.target import load_app
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from redrive.app import Redrive
 
 _QUEUE, _LETTERS = "workflow-execution", "workflow-execution-dlq"
@@ -57,6 +59,12 @@ def bridge() -> None:
     help='Without an app: the queue that has a job for each dead letter; "" for none.',
 )
 @click.option(
+    "--steps",
+    multiple=True,
+    metavar="QUEUE",
+    help='Without an app: a queue whose processors execute the steps with remote="QUEUE". May be repeated.',
+)
+@click.option(
     "--redis", metavar="URL", help="Without an app: the Redis.  [default: $REDIS_URL, else $REDIS_HOST:$REDIS_PORT]"
 )
 @click.option(
@@ -78,12 +86,13 @@ def bullmq(app_name: str | None, concurrency: int | None, url: str | None, resyn
     """Serve queues of BullMQ until stopped.
 
     With MODULE:APP, serve the sources and sinks of that app. Without, start a run of --workflow for each job of
-    --queue, and keep a job in the queue --mirror for each dead letter. A bridge executes no runs: workers do. Several
-    bridges share the work.
+    --queue, and keep a job in the queue --mirror for each dead letter; with --steps, processors execute remote steps. A
+    bridge executes no runs: workers do. Several bridges share the work.
 
     \b
     Examples:
       redrive bridge bullmq --workflow execute --tenant acme
+      redrive bridge bullmq --steps emails --steps reports
       REDIS_HOST=queue.internal redrive bridge bullmq bridge:app
     """
     import asyncio
@@ -108,18 +117,22 @@ def _make_app(
     tenant: str,
     complete: Any,
     mirror: str,
+    steps: Sequence[str],
     redis: str | None,
     allow_eviction: bool,
 ) -> Redrive:
-    """Return an app with the source and the mirror that the options describe."""
+    """Return an app with the sources and the mirror that the options describe."""
     from redrive.app import Redrive
     from redrive.bridges.bullmq import LETTERS, BullMQ
 
-    if workflow is None:
-        raise UsageError("name an app as module:app, or the workflow that a job starts with --workflow")
+    if workflow is None and not steps:
+        raise UsageError("name an app as module:app, the workflow that a job starts with --workflow, or --steps")
     app, bull = Redrive(url), BullMQ(redis, allow_eviction=allow_eviction)
-    app.source(queue, bull.consume(queue, workflow=workflow, tenant=tenant, complete=complete))
-    if mirror:
+    for each in dict.fromkeys(steps):
+        app.source(f"steps:{each}", bull.steps(each))
+    if workflow is not None:
+        app.source(queue, bull.consume(queue, workflow=workflow, tenant=tenant, complete=complete))
+    if workflow is not None and mirror:
         app.sink(mirror, LETTERS, bull.mirror(mirror))
     return app
 

@@ -300,6 +300,18 @@ def is_deeper(value: JSON, levels: int) -> bool:
     return True
 
 
+def find_json_fault(text: str) -> str | None:
+    """Return why a text is not JSON that can be stored and read back, for a sentence that begins with its name."""
+    try:
+        value = msgspec.json.decode(text)  # with its numbers: one that is too large could not be read back
+        # Only a text with that many brackets can be nested too deeply.
+        if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(value, MAX_DEPTH - 1):
+            return f"is nested deeper than {MAX_DEPTH} levels"
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return "is not JSON"
+    return None
+
+
 def _as_dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 

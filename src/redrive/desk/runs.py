@@ -12,6 +12,7 @@ from typing import Any, Unpack
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.history import History, HistoryEntry, list_history_entries
+from redrive.core.journal import EntryRow
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
@@ -169,13 +170,20 @@ class Runs:
         present = partial(
             self._presenter.run,
             row,
-            entries=(entries := await self._store.journal(row.id)),
+            entries=(entries := await self._load_journal(row)),
             attempts=(attempts := await self._store.attempts(row.id)),
             letter_id=None if letter is None else letter.public_id,
             handled_by=await find_failure_handler_runs(self._store, row.public_id),
             note=await self._store.status_note(row.id),
         )
         return await in_thread_if_large(present, measure_size(row, entries, attempts))
+
+    async def _load_journal(self, row: RunRow) -> list[EntryRow]:
+        """Return the journal of a run. Heartbeats of remote steps are with their tasks."""
+        journal = await self._store.journal(row.id)
+        tasks = [] if row.status in FINAL_RUN_STATUSES else await self._store.open_tasks(row.id)
+        beats = {task.index: task.heartbeat for task in tasks if task.heartbeat is not None}
+        return [replace(each, heartbeat=beats[each.index]) if each.index in beats else each for each in journal]
 
     @operation("GET /runs/{id}/around", Permission.LOOK, id="show_around", run_id="id")
     async def context(self, run_id: str, *, tenant: str | None = None) -> RunContext:

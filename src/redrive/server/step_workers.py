@@ -8,33 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from redrive.clock import MICROS, Clock
-from redrive.core.circuit import Admission, AdmittedCall, resolve_circuit
-from redrive.core.classify import Category
-from redrive.core.decide_step import build_circuit_failure
+from redrive.clock import Clock
 from redrive.core.failure import Failure, ReportedError
-from redrive.core.failure_reason import LetterCode, Stage
-from redrive.core.idempotency import flow_key
-from redrive.core.journal import generation_of_call
-from redrive.core.json_schema import find_faults
-from redrive.core.payload import check_size
 from redrive.core.roles import Principal
 from redrive.core.states import StepStatus
-from redrive.errors import InputError, NotAllowed, NotFound, PayloadTooLarge
+from redrive.errors import NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 from redrive.remote import step_wire as wire
 from redrive.server.problem_responses import ProblemError
 from redrive.server.worker_input import check_fields, make_request_error
-from redrive.settle.step_tasks import TaskReport, TaskSettler, build_return, read_run_options, read_step_options
-from redrive.store.circuits import PermitRequest
+from redrive.settle.step_queues import StepQueues
+from redrive.settle.step_tasks import TaskReport, read_run_options, read_step_options
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import Store
 from redrive.store.step_tasks import TaskCase, TaskClaim, TaskHeartbeat, TaskStatus
@@ -45,8 +36,6 @@ if TYPE_CHECKING:
     from redrive.server.remote_workers import WorkerSession
 
 LONGEST_POLL = 20.0
-_SCHEMA_LIFETIME = 2.0  # seconds for which the declared type of a step is trusted
-_CIRCUIT_PAUSE = 1 * MICROS
 _SIGNATURE = 20  # characters
 
 
@@ -58,10 +47,9 @@ class StepWorkers:
         self._clock = clock
         self._polls = polls
         self._max_payload = max_payload
-        self._schemas: dict[tuple[str, str], tuple[float, Any]] = {}
-        self._served: dict[
-            tuple[str, str], str
-        ] = {}  # the tenant that was served last, by tenant of the worker and queue
+        self._queues = StepQueues(lambda: runtime().store, clock, max_payload, lambda: runtime().listeners)
+        # The tenant that was served last, by tenant of the worker and queue.
+        self._served: dict[tuple[str, str], str] = {}
 
     @property
     def _store(self) -> Store:
@@ -104,60 +92,15 @@ class StepWorkers:
             after=self._served.get(turn, ""),
             workflows=None if principal.workflows is None else tuple(principal.workflows),
         )
-        cases = await self._store.take_tasks(claim)
+        cases = await self._queues.take(claim)
         if row.tenant and any(case.tenant != row.tenant for case in cases):
             raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
         if cases:
             self._served[turn] = max(case.tenant for case in cases)
-        ready = await self._ask_circuits(session, cases)
-        return [await self._offer(row.worker, case) for case in ready]
-
-    async def _ask_circuits(self, session: WorkerSession, cases: Sequence[TaskCase]) -> list[TaskCase]:
-        """Return the tasks whose circuits admit a call. The others are due later, or fail."""
-        ready: list[TaskCase] = []
-        closed: set[tuple[str, str]] = set()  # circuits that never changed
-        for case in cases:
-            admitted = read_step_options(case).admitted_call(case.workflow, case.name)
-            if isinstance(case.input, Unreadable):
-                failure = Failure.of(Category.INTERNAL, case.input.why, error_type="redrive.Unreadable")
-                code = LetterCode.INFRASTRUCTURE_FAILURE
-                await self._settler(session).settle([TaskReport(case=case, failure=failure, cause=code)])
-                continue
-            if admitted is not None and (case.tenant, admitted.key) not in closed:
-                row = (await self._store.circuit(case.tenant, admitted.key)).row
-                if row.generation:
-                    if not await self._ask_circuit(session, case, admitted):
-                        continue
-                else:
-                    closed.add((case.tenant, admitted.key))
-            ready.append(case)
-        return ready
-
-    async def _ask_circuit(self, session: WorkerSession, case: TaskCase, call: AdmittedCall) -> bool:
-        """Ask whether a circuit that changed before admits a call; otherwise its task waits or fails."""
-        ask = PermitRequest(
-            tenant=case.tenant, key=call.key, settings=call.settings, run=case.run, fence=case.fence, index=case.index
-        )
-        permit = await self._store.permit(ask)
-        row = permit.row
-        if permit.admission is not Admission.STAY_OUT:
-            admitted = [call.key, call.settings, row.generation, permit.admission is Admission.PROBE]
-            await self._store.admit_task(case, json.dumps(admitted))
-            return True
-        if resolve_circuit(call.settings, row.override).on_open == "fail":
-            why = Reason(ReasonCode.CIRCUIT_OPEN, circuit=call.key)
-            failure, code = build_circuit_failure(why), LetterCode.DEPENDENCY_UNAVAILABLE
-            await self._settler(session).settle([TaskReport(case=case, failure=failure, cause=code, why=why)])
-        else:
-            wait = max(_CIRCUIT_PAUSE, 0 if row.until is None else row.until - self._store.now())
-            await self._store.settle_tasks([build_return(case, wait)])
-        return False
+        return [await self._offer(row.worker, case) for case in cases]
 
     async def _offer(self, worker: int, case: TaskCase) -> wire.OfferedTask:
-        step, root = read_step_options(case), case.root or case.run_id
-        generation = case.generation and generation_of_call(
-            await self._store.journal(case.run), case.key, case.generation
-        )
+        step = read_step_options(case)
         patience = step.heartbeat_timeout
         return wire.OfferedTask(
             ticket=self._make_ticket(case, worker),
@@ -166,7 +109,7 @@ class StepWorkers:
             step=case.name,
             attempt=case.attempt,
             input=msgspec.Raw(case.input.encode()),
-            idempotency_key=flow_key(case.tenant, root, case.key, generation),
+            idempotency_key=await self._queues.find_key(case),
             timeout_ms=int(step.timeout * 1000),
             heartbeat_timeout_ms=None if patience is None else int(patience * 1000),
             tenant=case.tenant,
@@ -257,7 +200,7 @@ class StepWorkers:
                 reports.append(await self._make_report(case, each))
         if reports:
             store = self._store.tenant_view(session.row.tenant) if session.row.tenant else self._store
-            settled = iter(await self._settler(session).settle(reports, store=store))
+            settled = iter(await self._queues.settle(reports, store))
             lost = False
             for number, each in enumerate(given):
                 if replies[number] is None:
@@ -277,36 +220,7 @@ class StepWorkers:
     async def _make_report(self, case: TaskCase, given: wire.TicketReport) -> TaskReport:
         if given.error is not None:
             return TaskReport(case=case, failure=_read_failure(given))
-        text, most = bytes(given.output).decode(), self._max_payload
-        what = f"the result of step {case.name!r}"
-        try:
-            check_size(text, most, what)
-        except PayloadTooLarge as error:
-            return _make_unusable(case, Reason.of_error(error), LetterCode.POLICY_VIOLATION)
-        try:
-            check_fields({"output": text}, most)
-        except InputError as error:
-            return _make_unusable(case, Reason.of_error(error), LetterCode.VALIDATION_FAILED)
-        schema = await self._find_schema(case)
-        faults = [] if schema is None else find_faults(json.loads(text), schema)
-        if faults:
-            return _make_unusable(case, faults[0].reason, LetterCode.VALIDATION_FAILED)
-        return TaskReport(case=case, output=text)
-
-    async def _find_schema(self, case: TaskCase) -> Any:
-        """Return the JSON Schema of the declared result of a step; None if it is not known."""
-        now, place = self._clock.monotonic(), (case.tenant, case.name)
-        known = self._schemas.get(place)
-        if known is None or now - known[0] > _SCHEMA_LIFETIME:
-            rows = [row for row in await self._store.known([case.name], tenant=case.tenant) if row.kind == "step"]
-            schema = json.loads(rows[0].schema_out or "null") if rows else None
-            if len(self._schemas) > 1000:
-                self._schemas.clear()
-            known = self._schemas[place] = (now, schema)
-        return known[1]
-
-    def _settler(self, session: WorkerSession) -> TaskSettler:
-        return TaskSettler(self._store, self._clock, listeners=session.settler.listeners)
+        return await self._queues.make_report(case, bytes(given.output).decode())
 
 
 def _read_reply(case: TaskCase | None, fence: int, ticket: str) -> wire.ReportReply | None:
@@ -329,8 +243,3 @@ def _read_failure(given: wire.TicketReport) -> Failure:
     except msgspec.ValidationError as fault:
         raise make_request_error(f"the error is neither a text nor an object of an error: {fault}") from None
     return reported.to_failure(non_retryable=given.non_retryable, retry_after_ms=given.retry_after_ms)
-
-
-def _make_unusable(case: TaskCase, why: Reason, cause: LetterCode) -> TaskReport:
-    failure = Failure.of(Category.VALIDATION, str(why), error_type="redrive.errors.PayloadError")
-    return TaskReport(case=case, failure=failure, cause=cause, stage=Stage.OUTPUT, why=why)

@@ -16,11 +16,10 @@ import msgspec
 
 from redrive.clock import MICROS
 from redrive.core.idempotency import decode_key, message_id
-from redrive.core.json_schema import is_deeper
+from redrive.core.json_schema import find_json_fault
 from redrive.core.new_run import check_name, extract_index_values
 from redrive.core.outbox import check_message_key, check_topic
 from redrive.core.outcomes import Outcome, RunView
-from redrive.core.payload.plain import MAX_DEPTH
 from redrive.core.questions import Audience, Question
 from redrive.core.roles import Principal
 from redrive.core.run_options import StepOptions
@@ -307,13 +306,8 @@ def _check_size(name: str, text: str, most: int) -> None:
 
 
 def _check_json(name: str, text: str) -> None:
-    try:
-        value = msgspec.json.decode(text)  # with its numbers: one that is too large could not be read back
-        # Only a text with that many brackets can be nested too deeply.
-        if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(value, MAX_DEPTH - 1):
-            raise make_request_error(f"{name} is nested deeper than {MAX_DEPTH} levels")
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        raise make_request_error(f"{name} is not JSON") from None
+    if (fault := find_json_fault(text)) is not None:
+        raise make_request_error(f"{name} {fault}")
 
 
 @lru_cache(maxsize=256)

@@ -110,7 +110,8 @@ class TaskSettler:
                 )
                 delay = compute_backoff(policy, deaths, self._clock.draw()).seconds if counts else 0.0
                 end = AttemptEnd.LOST if died else AttemptEnd.RELEASED
-                writes.append(_build_repeat(case, self._store.now(), end, deaths, to_micros(delay)))
+                now = self._store.now()  # a task that was taken before it was due stays due at that time
+                writes.append(_build_repeat(case, now, end, deaths, max(to_micros(delay), case.due_at - now)))
         return await self._apply(reports, writes)
 
     async def settle_late(self, late: Sequence[TaskCase]) -> int:
@@ -126,7 +127,7 @@ class TaskSettler:
             failure = Failure.of(Category.TIMEOUT, message, error_type="builtins.TimeoutError")
             reports.append(TaskReport(case=case, failure=failure, end=AttemptEnd.TIMED_OUT))
         begun = [report for report in reports if report.case.begun]
-        waiting = [build_return(case, 0) for case in late if not case.begun]
+        waiting = [build_return(case, max(0, case.due_at - now)) for case in late if not case.begun]
         return await self._apply(begun, waiting)
 
     async def _apply(self, reports: Sequence[TaskReport], writes: Sequence[TaskWrite]) -> int:

@@ -54,18 +54,20 @@ class TaskAnswer(msgspec.Struct, frozen=True, gc=False):
 class TaskClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request for up to `most` due tasks of a queue. With a `tenant`, only of that one.
 
-    `names`: the steps that the worker executes. `begins`: it calls their bodies at once. `after`: the tenant that was
-    served last, so that all have their turn. `workflows`: only tasks of their runs.
+    `names`: the steps that the worker executes; None for all. `begins`: it calls their bodies at once. `after`: the
+    tenant that was served last, so that all have their turn. `workflows`: only tasks of their runs. `ahead`: also tasks
+    that are due within so many microseconds.
     """
 
     worker: int
     queue: str
-    names: tuple[str, ...]
+    names: tuple[str, ...] | None
     most: int
     begins: bool = True
     tenant: str | None = None
     after: str = ""
     workflows: tuple[str, ...] | None = None
+    ahead: int = 0
 
 
 class TaskCase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -217,7 +219,7 @@ class TaskCalls:
     @write_call(begin=False)
     async def take_tasks(self, session: Session, claim: TaskClaim) -> list[TaskCase]:
         at = await session.now()
-        found = await session.rows(SQL["task_tenants"], queue=claim.queue, at=at)
+        found = await session.rows(SQL["task_tenants"], queue=claim.queue, until=at + claim.ahead)
         tenants = sorted(row[0] for row in found if claim.tenant in (None, row[0]))
         if not tenants:
             return []
@@ -327,8 +329,14 @@ async def _take(
     session: Session, claim: TaskClaim, turns: Sequence[str], at: int, *, suspects: bool
 ) -> list[Sequence[int]]:
     """Take due tasks of these tenants, an equal share of each; return run and index of each task."""
-    given = {"worker": claim.worker, "queue": claim.queue, "names": list(claim.names), "at": at}
-    given |= {"begun": int(claim.begins)}
+    given = {
+        "worker": claim.worker,
+        "queue": claim.queue,
+        "at": at,
+        "until": at + claim.ahead,
+        "begun": int(claim.begins),
+    }
+    given |= {"any_name": claim.names is None, "names": list(claim.names or ())}
     given |= {"everywhere": claim.workflows is None, "workflows": list(claim.workflows or ())}
     taken: list[Sequence[int]] = []
     for number, tenant in enumerate(turns):

@@ -12,6 +12,7 @@ from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition, WaitWrite
 from redrive.errors import NotAllowed
+from redrive.settle.step_tasks import TaskSettler
 from redrive.store.chores import PurgeRequest
 from redrive.store.claims import ClaimedRun
 from redrive.store.step_tasks import TaskCase, TaskClaim, TaskHeartbeat, TaskStatus, TaskWrite
@@ -116,6 +117,26 @@ async def test_a_retry_wakes_no_run(kit: Kit) -> None:
     (again,) = await take(kit, worker)
     assert (again.attempt, again.fence) == (2, 2)
     assert await kit.store.settle_tasks([answers(case)]) == set()
+
+
+async def test_a_retry_can_be_taken_before_it_is_due_and_stays_due_then(kit: Kit) -> None:
+    run, worker = await waiting(kit), await step_worker(kit)
+    (case,) = await take(kit, worker)
+    await kit.store.settle_tasks([answers(case, TaskStatus.READY, attempt=2, output=None, delay=600 * MICROS)])
+    assert await take(kit, worker, ahead=500 * MICROS) == []
+    (early,) = await take(kit, worker, names=None, begins=False, ahead=600 * MICROS)
+    assert (early.attempt, early.begun, early.due_at - kit.store.now()) == (2, False, 600 * MICROS)
+    assert early.limit_at == early.due_at + 10 * MICROS  # the first heartbeat is expected after the attempt began
+    await kit.store.retire(worker)
+    settler = TaskSettler(kit.store, kit.clock)
+    assert await settler.settle_lost(await kit.store.lost_tasks(10)) == 1
+    (back,) = await kit.store.task_cases([(run.id, 0)])
+    assert (back.status, back.attempt, back.due_at) == (TaskStatus.READY, 2, early.due_at)
+    other = await step_worker(kit)
+    (again,) = await take(kit, other, begins=False, ahead=600 * MICROS)
+    assert await settler.settle_late([again]) == 1  # a reservation that was not used
+    (back,) = await kit.store.task_cases([(run.id, 0)])
+    assert (back.status, back.attempt, back.due_at) == (TaskStatus.READY, 2, early.due_at)
 
 
 async def test_the_end_of_a_run_closes_its_tasks(kit: Kit) -> None:

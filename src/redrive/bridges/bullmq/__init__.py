@@ -1,9 +1,10 @@
-"""BullMQ: jobs of producers become runs, dead letters and messages become jobs.
+"""BullMQ: jobs of producers become runs; dead letters, messages and attempts of remote steps become jobs.
 
     bull = BullMQ()                # REDIS_URL, or REDIS_HOST, REDIS_PORT, ...
     app.source("orders", bull.consume("workflow-execution", workflow="execute", tenant="acme"))
     app.sink("dlq", LETTERS, bull.mirror("workflow-execution-dlq"))
     app.sink("jobs", "orders.*", bull.jobs("orders"))
+    app.source("emails", bull.steps("emails"))
 
 `redrive bridge bullmq module:app` serves them. `redrive[bullmq]` brings the library, which is called `bullmq` as well.
 """
@@ -15,10 +16,11 @@ from typing import Unpack
 
 from redrive.bridges.bullmq.consumer import Consumer, ConsumerOptions
 from redrive.bridges.bullmq.queues import JobSink, LetterMirror, QueueAddress, read_redis_address
+from redrive.bridges.bullmq.steps import StepJobs, StepOptions
 from redrive.core.notifications import LETTER_CLOSED_TOPIC, LETTER_OPENED_TOPIC
 from redrive.errors import ConfigurationError
 
-__all__ = ["LETTERS", "BullMQ", "Consumer", "JobSink", "LetterMirror"]
+__all__ = ["LETTERS", "BullMQ", "Consumer", "JobSink", "LetterMirror", "StepJobs"]
 
 LETTERS = (LETTER_OPENED_TOPIC, LETTER_CLOSED_TOPIC)
 """The topics of a mirror."""
@@ -80,3 +82,16 @@ class BullMQ:
     def jobs(self, queue: str, *, cloud_events: bool = False) -> JobSink:
         """Return a sink that adds a job for each message: named by its topic, with its payload or a CloudEvent."""
         return JobSink(self._address(queue), cloud_events)
+
+    def steps(self, queue: str, **options: Unpack[StepOptions]) -> StepJobs:
+        """Return a source that lets processors of a queue execute remote steps: each attempt becomes a job.
+
+        The job is called like the step, its data are the arguments by name, and its id is that of run, step and
+        attempt. Its result is that of the step, its failure is decided on by the retry policy of the step.
+
+        - `steps`: the name in `remote=` of the steps. Default: the name of the queue.
+        - `tenant`: only steps of this tenant. Default: of all tenants.
+        - `jobs`: the number of jobs in the queue at a time. Default: 1,000.
+        - `allow_clear`: write inputs to Redis although payloads are encrypted in the store.
+        """
+        return StepJobs(self._address(queue), options)

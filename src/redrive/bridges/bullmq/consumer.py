@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import msgspec
 
 from redrive.app.sources import Accept, Accepted, Arrival, Refused
-from redrive.bridges.bullmq.queues import QueueAddress, make_event_id, read_job_id
+from redrive.bridges.bullmq.queues import (
+    OUTAGE_PAUSE,
+    QueueAddress,
+    end_tasks,
+    find_failures,
+    find_outages,
+    make_event_id,
+    read_job_id,
+)
 from redrive.clock import SystemClock
 from redrive.core.idempotency import letter_id
 from redrive.core.journal import EntryRow
@@ -44,8 +52,6 @@ log = logging.getLogger("redrive.bridges")
 
 _NEVER_FAIL_STALLED = 2**31 - 1  # BullMQ's default of 1 fails a job after two crashes of the bridge
 _TAKE_AT_ONCE = 8  # jobs that are asked for at the same time
-_OUTAGE_PAUSE = 0.5  # seconds before Redis or the store is asked again
-_CANCEL_AGAIN = 0.1  # seconds after which a task that took no notice is cancelled again
 _STOP_GRACE = 5.0  # seconds in which jobs may be finished after a stop
 _FIRST_PARK, _LONGEST_PARK = 60.0, 3600.0
 _BUSY_PAUSE = 0.1  # seconds before the end of a run is told again to a job that is not parked yet
@@ -142,10 +148,7 @@ class Consumer:
         try:
             await asyncio.wait([taking])
         finally:
-            # Once is not enough: a cancellation may be lost in the library while it waits for a job.
-            while not taking.done():
-                taking.cancel()
-                await asyncio.wait([taking], timeout=_CANCEL_AGAIN)
+            await end_tasks([taking])
             for service in services:
                 service.cancel()
             if in_hand:
@@ -209,9 +212,9 @@ class Consumer:
                 while jobs and jobs[-1] is not None and len(jobs) + len(self._active) < limit:
                     count = min(_TAKE_AT_ONCE, limit - len(jobs) - len(self._active))
                     jobs += await asyncio.gather(*(worker.moveToActive(self._make_token(worker)) for _ in range(count)))
-            except _outages() as error:
+            except find_outages() as error:
                 log.warning("jobs of queue %s cannot be taken, Redis does not answer: %s", self._address.queue, error)
-                await self._clock.sleep(_OUTAGE_PAUSE)
+                await self._clock.sleep(OUTAGE_PAUSE)
                 continue
             taken = [job for job in jobs if job is not None]
             for job in taken:
@@ -256,9 +259,9 @@ class Consumer:
         while True:
             try:
                 return await ask()
-            except _failures() as error:
+            except find_failures() as error:
                 log.warning("jobs of queue %s are kept until there is an answer: %s", self._address.queue, error)
-                await self._clock.sleep(_OUTAGE_PAUSE)
+                await self._clock.sleep(OUTAGE_PAUSE)
 
     async def _accept(self, jobs: Sequence[bullmq.Job], accept: Accept) -> list[Accepted | Refused]:
         read = [await self._read(job) for job in jobs]
@@ -446,7 +449,7 @@ class Consumer:
             await self._clock.sleep(interval)
             try:
                 await self._update_watched()
-            except _failures() as error:
+            except find_failures() as error:
                 log.debug("progress of jobs is late: %s", error)
 
     async def _update_watched(self) -> None:
@@ -469,17 +472,6 @@ class Consumer:
 
 
 _CHOICES = {"complete": ("ended", "accepted"), "results": ("full", "redacted", "none"), "retry": ("replay", "refuse")}
-
-
-def _outages() -> tuple[type[Exception], ...]:
-    """Return the errors of a Redis that does not answer."""
-    from redis.exceptions import BusyLoadingError, ConnectionError, ReadOnlyError, TimeoutError
-
-    return ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSError
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    return StoreError, *_outages()
 
 
 def _summarise(journal: Sequence[EntryRow]) -> tuple[str | None, int]:

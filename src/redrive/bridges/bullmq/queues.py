@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
@@ -13,7 +13,7 @@ import msgspec
 
 from redrive.core.states import CLOSED_LETTER_STATUSES
 from redrive.duration import to_datetime
-from redrive.errors import ConfigurationError, NotFound
+from redrive.errors import ConfigurationError, NotFound, StoreError
 from redrive.policy import RetryPolicy
 from redrive.settings import letter_page_path, parse_port
 from redrive.settle.settler import parse_run_options
@@ -37,6 +37,33 @@ _YES, _NO = frozenset({"1", "yes", "true", "on"}), frozenset({"", "0", "no", "fa
 _CONNECTIONS = 16  # of one queue
 _PAGE = 200  # letters that a resync reads at a time
 _MIRRORED = ["OPEN", "REPLAYING"]
+
+
+OUTAGE_PAUSE = 0.5
+"""Seconds before Redis or the store is asked again."""
+
+_CANCEL_AGAIN = 0.1  # seconds after which a task that took no notice is cancelled again
+
+
+def find_outages() -> tuple[type[Exception], ...]:
+    """Return the errors of a Redis that does not answer."""
+    from redis.exceptions import BusyLoadingError, ConnectionError, ReadOnlyError, TimeoutError
+
+    return ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSError
+
+
+def find_failures() -> tuple[type[Exception], ...]:
+    """Return the errors of a Redis or a store that does not answer."""
+    return StoreError, *find_outages()
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until all have ended: a cancellation may be lost in the library while it waits for Redis."""
+    pending = {task for task in tasks if not task.done()}
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=_CANCEL_AGAIN)
 
 
 def read_redis_address(url: str | None, environment: Mapping[str, str]) -> str:

@@ -15,23 +15,24 @@ WITH RECURSIVE names (tenant) AS (
 )
 SELECT names.tenant, EXISTS (
            SELECT 1 FROM redrive.step_tasks AS s /* INDEXED BY step_tasks_suspect */
-           WHERE s.status = 'READY' AND s.deaths > 0 AND s.queue = CAST(:queue AS text) AND s.due_at <= :at LIMIT 1)
+           WHERE s.status = 'READY' AND s.deaths > 0 AND s.queue = CAST(:queue AS text) AND s.due_at <= :until LIMIT 1)
 FROM names
 WHERE names.tenant IS NOT NULL AND EXISTS (
     SELECT 1 FROM redrive.step_tasks AS d /* INDEXED BY step_tasks_ready */
-    WHERE d.status = 'READY' AND d.queue = CAST(:queue AS text) AND d.tenant = names.tenant AND d.due_at <= :at LIMIT 1);
+    WHERE d.status = 'READY' AND d.queue = CAST(:queue AS text) AND d.tenant = names.tenant AND d.due_at <= :until LIMIT 1);
 
 -- name: take_tasks
--- Give a live worker due tasks of a tenant, the oldest first. A suspect is given to a worker that holds no other one.
+-- Give a live worker tasks of a tenant that are due by then, the oldest first. A suspect is given to a worker that holds no
+-- other one. The limits of an attempt that is due later count from that time.
 UPDATE redrive.step_tasks SET
     status = 'TAKEN', worker = CAST(:worker AS bigint), fence = fence + 1, begun = CAST(:begun AS integer), began_at = :at,
-    first_at = COALESCE(first_at, CAST(:at AS bigint)), timeout_at = CAST(:at AS bigint) + timeout,
-    limit_at = CAST(:at AS bigint) + CASE WHEN patience < timeout THEN patience ELSE timeout END,
+    first_at = COALESCE(first_at, CAST(:at AS bigint)), timeout_at = CASE WHEN due_at > :at THEN due_at ELSE CAST(:at AS bigint) END + timeout,
+    limit_at = CASE WHEN due_at > :at THEN due_at ELSE CAST(:at AS bigint) END + CASE WHEN patience < timeout THEN patience ELSE timeout END,
     beat_at = NULL, heartbeat = NULL, admitted = NULL
 WHERE (run, idx) IN (
     SELECT t.run, t.idx FROM redrive.step_tasks AS t /* INDEXED BY step_tasks_ready */
-    WHERE t.status = 'READY' AND t.queue = CAST(:queue AS text) AND t.tenant = CAST(:tenant AS text) AND t.due_at <= :at
-      AND t.name = ANY (CAST(:names AS text[])) AND (t.deaths > 0) = CAST(:suspects AS boolean)
+    WHERE t.status = 'READY' AND t.queue = CAST(:queue AS text) AND t.tenant = CAST(:tenant AS text) AND t.due_at <= :until
+      AND (CAST(:any_name AS boolean) OR t.name = ANY (CAST(:names AS text[]))) AND (t.deaths > 0) = CAST(:suspects AS boolean)
       AND NOT (t.deaths > 0 AND EXISTS (
           SELECT 1 FROM redrive.step_tasks AS s
           WHERE s.worker = CAST(:worker AS bigint) AND s.status = 'TAKEN' AND s.deaths > 0))
