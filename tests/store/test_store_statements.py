@@ -98,6 +98,8 @@ TOGETHER = {
     "write_success": {"fences", "change_run", "put_result", "waiting_for"},
     "write_entry": {"fences", "put_entry"},
     "write_entry_and_success": {"fences", "put_entry", "change_run", "put_result", "waiting_for"},
+    "write_entry_once": {"fences", "put_entry"},
+    "write_entry_and_success_once": {"fences", "put_entry", "change_run", "put_result", "waiting_for"},
     "note": {"put_audit"},
     "find_due_lanes": {"worker_version", "candidates", "next_due", "next_suspect", "paused_names", "claimed_runs"},
     "beat": {"renew_lease", "held_ids", "record_step_heartbeat"},

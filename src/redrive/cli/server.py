@@ -69,8 +69,7 @@ def server(host: str, port: int, owner: str, rate: int, no_chores: bool, target:
       redrive server
       redrive server --host 0.0.0.0 --port 80 --url postgresql://shop@db/shop
     """
-    import asyncio
-
+    from redrive.cli.worker_process import run_event_loop, tune_interpreter
     from redrive.core.redact import Redactor
     from redrive.observability.logs import configure_logging
     from redrive.worker.context import log_context
@@ -79,7 +78,8 @@ def server(host: str, port: int, owner: str, rate: int, no_chores: bool, target:
         app = target.app()
         configure_logging(app.settings.log, log_context, Redactor.parse(app.settings.redact))
         with require_extras():
-            asyncio.run(_serve_until_stopped(app, host, port, owner, rate, chores=not no_chores))
+            tune_interpreter()
+            run_event_loop(_serve_until_stopped(app, host, port, owner, rate, chores=not no_chores))
 
 
 @contextmanager

@@ -11,11 +11,9 @@ A request without an answer is repeated: each is safe to repeat. If the server r
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -41,6 +39,7 @@ from redrive.errors import (
 from redrive.observability.counters import SettleListener
 from redrive.remote import wire
 from redrive.remote.client import Address, Client
+from redrive.remote.connection import Server
 from redrive.settle.settler import Settled, make_refused
 from redrive.store.children import AwaitedRun, Child
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
@@ -56,7 +55,6 @@ from redrive.worker.committer import MAX_BATCH
 
 T = TypeVar("T")
 log = logging.getLogger("redrive.remote")
-_THREADS = 16
 _OFFSET_LIFETIME = 30.0  # seconds after which the server's time is estimated anew
 _WAIT = 20.0  # seconds of a long poll, unless the server allows less
 
@@ -95,9 +93,7 @@ class RemoteBackend:
         self._clock = clock
         self._time = RemoteClock(clock)
         self.now = self._time.now
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="redrive-remote")
-        self._idle: list[Client] = []
-        self._busy: set[Client] = set()
+        self._server = Server(address, token)
         self._worker = 0
         self._number = 0
         self._wait = _WAIT
@@ -118,7 +114,7 @@ class RemoteBackend:
         given = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
         asked_at = self._clock.monotonic()
         try:
-            text = await self._exchange(method, path, given)
+            text = await self._server.call(method, f"{wire.WORKER_PATH}/{path}", given, self.headers())
         except (NotSignedIn, NotAllowed) as error:
             if not self._worker or (path == "start" and isinstance(error, NotAllowed)):
                 raise
@@ -145,26 +141,6 @@ class RemoteBackend:
         self.refuse(error)
         return StoreUnavailable(f"the server refuses the token of this worker: {error}")
 
-    async def _exchange(self, method: str, path: str, body: bytes | None) -> bytes:
-        client = self._idle.pop() if self._idle else Client(self._address, self._token)
-        self._busy.add(client)
-        headers = self.headers()
-        work = functools.partial(client.call, method, f"{wire.WORKER_PATH}/{path}", body, headers)
-        asked = self._threads.submit(work)
-        try:
-            text = await asyncio.wrap_future(asked)
-        except asyncio.CancelledError:
-            client.abort()  # its thread is still waiting for the answer
-            asked.add_done_callback(lambda _: client.close())
-            raise
-        except RedriveError:
-            self._idle.append(client)
-            raise
-        finally:
-            self._busy.discard(client)
-        self._idle.append(client)
-        return text
-
     def headers(self) -> dict[str, str]:
         """Return the headers of a request."""
         headers = {wire.PROTOCOL_HEADER: str(wire.PROTOCOL)}
@@ -180,11 +156,7 @@ class RemoteBackend:
 
     def close(self) -> None:
         """Close all connections."""
-        for client in self._busy:
-            client.abort()
-        for client in self._idle:
-            client.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._server.close()
 
     # -- the worker itself ----------------------------------------------------------------------------
 

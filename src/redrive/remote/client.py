@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import socket
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -30,7 +29,9 @@ Query = Mapping[str, Any]
 TOKEN_VARIABLE = "REDRIVE_TOKEN"
 """The environment variable with the credential. An option would be visible to other users of the machine."""
 
-_TIMEOUT = 60.0
+TIMEOUT = 60.0
+"""Seconds to wait for a connection, and for an answer."""
+
 _MAX_TRIES = 5
 _MAX_PAUSE = 5.0
 _DROPPED = (http.client.HTTPException, OSError)
@@ -86,7 +87,6 @@ class Client:
         self._token = token
         self._connection: http.client.HTTPConnection | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._aborted = False
 
     async def request(
         self,
@@ -115,7 +115,7 @@ class Client:
                 yield self._parse(line)
         except _DROPPED as error:
             self.close()
-            raise self._no_answer(error) from error
+            raise make_no_answer_error(self.address, error) from error
 
     def call(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:
         """Send a request on this thread and return the answer; raise the error behind a problem.
@@ -131,19 +131,11 @@ class Client:
                 break
             except _DROPPED as error:
                 self.close()
-                if is_last or self._aborted:
-                    raise self._no_answer(error) from error
+                if is_last:
+                    raise make_no_answer_error(self.address, error) from error
         if answer.status >= 300:
-            raise self._problem(answer.status, text)
+            raise read_problem(self.address, answer.status, text)
         return text
-
-    def abort(self) -> None:
-        """End a request that waits for its answer on another thread."""
-        self._aborted = True
-        connection = self._connection
-        if connection is not None and connection.sock is not None:
-            with suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -171,7 +163,7 @@ class Client:
                 pause = min(float(answer.getheader("Retry-After") or 1), _MAX_PAUSE)
             await asyncio.sleep(pause)
         if answer.status >= 300:
-            raise self._problem(answer.status, await asyncio.to_thread(answer.read))
+            raise read_problem(self.address, answer.status, await asyncio.to_thread(answer.read))
         return answer
 
     async def _send(self, method: str, target: str, body: bytes | None, key: str | None) -> http.client.HTTPResponse:
@@ -188,7 +180,7 @@ class Client:
             except _DROPPED as error:
                 self.close()
                 if is_last:
-                    raise self._no_answer(error) from error
+                    raise make_no_answer_error(self.address, error) from error
         raise AssertionError("unreachable")
 
     def _exchange(
@@ -198,40 +190,44 @@ class Client:
             at = self.address
             if at.secure:
                 context = ssl.create_default_context()
-                self._connection = http.client.HTTPSConnection(at.host, at.port, timeout=_TIMEOUT, context=context)
+                self._connection = http.client.HTTPSConnection(at.host, at.port, timeout=TIMEOUT, context=context)
             else:
-                self._connection = http.client.HTTPConnection(at.host, at.port, timeout=_TIMEOUT)
+                self._connection = http.client.HTTPConnection(at.host, at.port, timeout=TIMEOUT)
         self._connection.request(method, target, body, dict(headers))
         return self._connection.getresponse()
-
-    def _no_answer(self, error: Exception) -> StoreUnavailable:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return StoreUnavailable(f"the server at {self.address} does not answer ({why})")
-
-    def _problem(self, status: int, text: bytes) -> Exception:
-        """Return the error behind a problem; any other answer did not come from a Redrive server."""
-        try:
-            found = json.loads(text)
-            if found["code"] == HTTP_PROBLEMS[404][0]:
-                return self._strange("that the path does not exist")
-            reason: Reason | str = str(found["detail"])  # the code may be one that only a newer server has
-            if found.get("reason_code") in frozenset(ReasonCode):
-                reason = Reason.from_json({"code": found["reason_code"], "params": found["reason_params"]})
-            return make_error(status, found["code"], reason)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return self._strange(f"with status {status}")
 
     def _parse(self, text: bytes) -> Any:
         try:
             return json.loads(text)
         except ValueError:
-            raise self._strange("with something other than JSON") from None
+            raise _make_answer_error(self.address, "with something other than JSON") from None
 
-    def _strange(self, how: str) -> StoreError:
-        return StoreError(
-            f"{self.address} answers {how}, unlike a Redrive server: check the URL, with the "
-            "path that the API is mounted under, if any"
-        )
+
+def make_no_answer_error(address: Address, error: Exception) -> StoreUnavailable:
+    """Return the error for a request that failed before its answer was there."""
+    why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return StoreUnavailable(f"the server at {address} does not answer ({why})")
+
+
+def read_problem(address: Address, status: int, text: bytes) -> Exception:
+    """Return the error behind a problem; any other answer did not come from a Redrive server."""
+    try:
+        found = json.loads(text)
+        if found["code"] == HTTP_PROBLEMS[404][0]:
+            return _make_answer_error(address, "that the path does not exist")
+        reason: Reason | str = str(found["detail"])  # the code may be one that only a newer server has
+        if found.get("reason_code") in frozenset(ReasonCode):
+            reason = Reason.from_json({"code": found["reason_code"], "params": found["reason_params"]})
+        return make_error(status, found["code"], reason)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return _make_answer_error(address, f"with status {status}")
+
+
+def _make_answer_error(address: Address, how: str) -> StoreError:
+    return StoreError(
+        f"{address} answers {how}, unlike a Redrive server: check the URL, with the "
+        "path that the API is mounted under, if any"
+    )
 
 
 T = TypeVar("T")

@@ -51,7 +51,7 @@ from redrive.server.routes.desk import (
 )
 from redrive.server.routes.letters import bulk_routes, letter_routes
 from redrive.server.routes.runs import run_routes, saga_routes
-from redrive.server.routes.workers import worker_routes
+from redrive.server.routes.workers import WorkerDoor, worker_routes
 from redrive.settings import API_PREFIX, PAGES_PREFIX
 
 health_routes = APIRouter(tags=["health"])
@@ -247,6 +247,8 @@ def build_api(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) 
     install_missing_page(api, pages)
     api.openapi = lambda: make_openapi_document(api)  # type: ignore[method-assign]
     guard: Any = RequestGuard
+    door: Any = WorkerDoor
+    api.add_middleware(door)
     rules = {"max_payload": app.settings.max_payload, "strict_transport": app.settings.base_url.startswith("https:")}
     api.add_middleware(guard, limits=limits, identify=partial(identify_sender, service), **rules)
     return api

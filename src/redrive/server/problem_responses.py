@@ -117,6 +117,11 @@ def install_error_handlers(api: FastAPI) -> None:
         api.add_exception_handler(kind, _handle_http_exception)
 
 
+async def answer_error(request: Request, error: RedriveError | ProblemError) -> JSONResponse:
+    """Return the response to an error of the engine, or to a problem of HTTP."""
+    return make_http_problem(error) if isinstance(error, ProblemError) else await _handle_known_error(request, error)
+
+
 async def _handle_known_error(request: Request, error: Exception) -> JSONResponse:
     kind = next(kind for each, kind in ERROR_KINDS.items() if isinstance(error, each))
     if kind.status == 500:

@@ -27,7 +27,7 @@ from redrive.core.audit import AuditEvent
 from redrive.core.decide_step import record_start
 from redrive.core.outcomes import AttemptStarted, Outcome, RunView
 from redrive.core.roles import ALL_TENANTS, Principal
-from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
+from redrive.core.transitions import AuditWrite, NewRun, Transition
 from redrive.errors import InputError, NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
@@ -312,19 +312,15 @@ class RemoteWorkers:
         row, number = session.row, batch.number
         known = await self._read_outcomes(session, batch.outcomes)
         outcomes = [each for each in known if each is not None]
-        answer = b""
+        answer = ""
 
         def make_receipt(transitions: Sequence[Transition]) -> Receipt:
-            def make_answer(results: Sequence[TransitionResult]) -> str:
+            def make_answer(kept: Sequence[bool]) -> str:
                 nonlocal answer
-                pairs = zip(transitions, results, strict=True)
-                made = (wire.make_answer(transition, result.kept) for transition, result in pairs)
+                made = map(wire.make_answer, transitions, kept)
                 answers = [wire.Answer(kept=False) if each is None else next(made) for each in known]
-                reply = wire.Answers(
-                    number=number, now=results[0].now if results else self._store.now(), answers=answers
-                )
-                answer = msgspec.json.encode(reply)
-                return answer.decode()
+                answer = msgspec.json.encode(answers).decode()
+                return answer
 
             return Receipt(worker=row.worker, tenant=row.tenant, number=number, digest=digest, make_answer=make_answer)
 
@@ -334,7 +330,7 @@ class RemoteWorkers:
         except StaleBatch:
             latest = await self._store.remote_worker(row.worker)
             if latest is not None and (latest.number, latest.digest) == (number, digest):
-                return latest.answer.encode()
+                return _make_reply(number, latest.answered_at or self._store.now(), latest.answer)
             raise ProblemError(
                 409, Reason(ReasonCode.BATCH_STALE), code="stale_batch", title="The batch is not the next one"
             ) from None
@@ -344,7 +340,7 @@ class RemoteWorkers:
                 session.views.pop(each.transition.run, None)
         if any(each.kept and _makes_due(each.transition) for each in settled):
             self._runtime().wake_workers()
-        return answer
+        return _make_reply(number, settled[0].now if settled else self._store.now(), answer)
 
     async def record_begun(self, session: WorkerSession, body: bytes) -> None:
         """Record attempts that began, for a worker whose event loop is blocked."""
@@ -524,6 +520,11 @@ async def _find_clashes(view: DeskStore, runs: Sequence[NewRun], started: Sequen
         replace(each, new=False, clash=True) if each.public_id in unsure and not is_same(run) else each
         for run, each in zip(runs, started, strict=True)
     ]
+
+
+def _make_reply(number: int, now: int, answers: str) -> bytes:
+    """Return `wire.Answers` as JSON."""
+    return b'{"number":%d,"now":%d,"answers":%b}' % (number, now, answers.encode())
 
 
 def _makes_due(transition: Transition) -> bool:

@@ -162,20 +162,16 @@ async def identify_sender(service: Service, request: Request) -> Sender:
     The route authenticates a request that cannot have a body. For any other request, the principal or the error
     is kept on the request for the route.
     """
-    anonymous = Sender(caller_network(request_address(request, service)), known=False)
-    cookie = make_session_cookie_name(request, service)
-    has_credential = "authorization" in request.headers or cookie in request.cookies
+    has_credential = "authorization" in request.headers or make_session_cookie_name(request, service) in request.cookies
     if is_open_path(request.scope) or not has_credential:
         _count_anonymous(request, service)
-        return anonymous
-    if request.method not in BODY_METHODS:
-        return anonymous
-    try:
-        return Sender((await load_principal(request, service)).key, known=True)
-    except RedriveError as error:
-        # The route raises it again: asking the store a second time could give another answer.
-        request.state.credential_error = error
-        return anonymous
+    elif request.method in BODY_METHODS:
+        try:
+            return Sender((await load_principal(request, service)).key, known=True)
+        except RedriveError as error:
+            # The route raises it again: asking the store a second time could give another answer.
+            request.state.credential_error = error
+    return Sender(caller_network(request_address(request, service)), known=False)
 
 
 async def load_principal(request: Request, service: Service) -> Principal:
@@ -185,12 +181,12 @@ async def load_principal(request: Request, service: Service) -> Principal:
         raise error
     known: Principal | None = getattr(request.state, "principal", None)
     if known is None:
-        cookie = request.cookies.get(make_session_cookie_name(request, service))
         authorization = request.headers.get("authorization")
         try:
             if authorization is not None and is_worker_path(request.scope):
                 known = await service.worker_credentials.principal(authorization)
             else:
+                cookie = request.cookies.get(make_session_cookie_name(request, service))
                 known = await service.credentials.principal(authorization, cookie)
         except NotSignedIn:
             _count_anonymous(request, service)

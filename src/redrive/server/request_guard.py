@@ -60,7 +60,7 @@ class Sender(msgspec.Struct, frozen=True, gc=False):
     known: bool
 
 
-def _get_path(scope: AsgiMessage) -> str:
+def get_path(scope: AsgiMessage) -> str:
     """Return the path of a request below the prefix that the application is mounted at."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", ""))
@@ -68,13 +68,13 @@ def _get_path(scope: AsgiMessage) -> str:
 
 def is_open_path(scope: AsgiMessage) -> bool:
     """Return True for a path that needs no credential."""
-    path = _get_path(scope)
+    path = get_path(scope)
     return path in _OPEN_PATHS or path.startswith(_STATIC_PREFIX)
 
 
 def is_worker_path(scope: AsgiMessage) -> bool:
     """Return True for a call of a remote worker."""
-    return _get_path(scope).startswith(_WORKER_PREFIX)
+    return get_path(scope).startswith(_WORKER_PREFIX)
 
 
 class RequestGuard:
@@ -105,7 +105,7 @@ class RequestGuard:
                 message = {**message, "headers": [*message["headers"], *more]}
             await send(message)
 
-        if _get_path(scope) == "/healthz":  # answered even if the server refuses everything else
+        if get_path(scope) == "/healthz":  # answered even if the server refuses everything else
             await self._app(scope, receive, send_secured)
             return
         try:
@@ -127,7 +127,7 @@ class RequestGuard:
         """Return True for a form of a page that the sign-in page can keep, because its session may have expired."""
         headers = dict(scope["headers"])
         length, media = headers.get(b"content-length", b"0"), headers.get(b"content-type", b"")
-        is_form = media.startswith(b"application/x-www-form-urlencoded") and _get_path(scope).startswith(_PAGES_PREFIX)
+        is_form = media.startswith(b"application/x-www-form-urlencoded") and get_path(scope).startswith(_PAGES_PREFIX)
         return is_form and b"transfer-encoding" not in headers and int(length) <= self._limits.anonymous_body
 
     def _check_headers(self, scope: AsgiMessage) -> None:
@@ -144,7 +144,7 @@ class RequestGuard:
             raise ProblemError(400, Reason(ReasonCode.BODY_LENGTH_INVALID))
         if int(length) > self._limits.body:
             raise ProblemError(413, Reason(ReasonCode.BODY_TOO_LARGE, most=self._limits.body))
-        if _get_path(scope).startswith(_PAGES_PREFIX):
+        if not query or get_path(scope).startswith(_PAGES_PREFIX):
             return  # a page accepts as many ids as fit into the query
         names = Counter(each.partition(b"=")[0] for each in query.split(b"&"))
         if names.total() > self._limits.parameters or max(names.values()) > self._limits.repeats:
@@ -156,7 +156,7 @@ class RequestGuard:
         limits = self._limits
         most = limits.anonymous_body
         if known:
-            many = _get_path(scope) == _BATCH_PATH or is_worker_path(scope)
+            many = get_path(scope) == _BATCH_PATH or is_worker_path(scope)
             most = limits.body if many else self._one_payload
         headers = dict(scope["headers"])
         if int(headers.get(b"content-length", b"0")) > most:
@@ -171,7 +171,7 @@ class RequestGuard:
             return body
         media, _, more = headers.get(b"content-type", b"").decode("latin-1").partition(";")
         media = media.strip().lower()
-        if media == "application/x-www-form-urlencoded" and _get_path(scope).startswith(_PAGES_PREFIX):
+        if media == "application/x-www-form-urlencoded" and get_path(scope).startswith(_PAGES_PREFIX):
             fields = limits.fields if known else limits.anonymous_fields
             if body.count(b"&") >= fields and not known and not is_open_path(scope):
                 return b""  # the route refuses the request, and the form is too large to be kept

@@ -84,7 +84,7 @@ class NewWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class RemoteWorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker that reaches the store through a server, with the last batch of outcomes that it sent.
 
-    `tenant`: the only tenant whose runs it may have; empty for all. `answer`: the answer to that batch.
+    `tenant`: the only tenant whose runs it may have; empty for all. `answer`: the answers to its outcomes.
     """
 
     worker: int
@@ -93,6 +93,7 @@ class RemoteWorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     number: int
     digest: str
     answer: str
+    answered_at: int
     version: str
     workflows: tuple[str, ...]
     queues: tuple[str, ...] | None
@@ -108,16 +109,21 @@ class ReceiptWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     number: int
     digest: str
     answer: str
+    answered_at: int
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """The receipt of a batch before its answer is known. `make_answer` is called inside the commit."""
+    """The receipt of a batch before its answer is known.
+
+    `make_answer` makes it from what the commit kept. It may be called before the commit as well, as if that will keep
+    everything.
+    """
 
     worker: int
     tenant: str
     number: int
     digest: str
-    make_answer: Callable[[Sequence[TransitionResult]], str]
+    make_answer: Callable[[Sequence[bool]], str]
 
     def fill(self, results: Sequence[TransitionResult]) -> ReceiptWrite:
         """Return the receipt with the answer to a batch with these results."""
@@ -126,7 +132,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
             tenant=self.tenant,
             number=self.number,
             digest=self.digest,
-            answer=self.make_answer(results),
+            answer=self.make_answer([result.kept for result in results]),
+            answered_at=results[0].now if results else 0,
         )
 
 

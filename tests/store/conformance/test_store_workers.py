@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from store_kit import HOUR, LEASE, SECOND, Kit, becomes, catalogue, entry, writes
 
 from redrive.core.run_options import StepOptions
 from redrive.core.states import RunStatus, StepStatus
+from redrive.core.transitions import Transition
 from redrive.store.chores import PurgeRequest
 from redrive.store.circuits import SuccessCount
+from redrive.store.claims import ClaimRequest
 from redrive.store.filters import CircuitFilter
 from redrive.store.port import Store
-from redrive.store.workers import NewWorker, recent_crashes
+from redrive.store.workers import NewWorker, Receipt, StaleBatch, recent_crashes
 
 
 async def beat(store: Store, worker: int, signs: dict | None = None):
@@ -297,3 +300,44 @@ async def test_a_report_of_successes_counts_once(kit: Kit) -> None:
     page = await kit.store.circuits(CircuitFilter(tenant="acme"), limit=5, cursor=None)
     (stats,) = await kit.store.circuit_stats(page.items)
     assert stats.successes == 12
+
+
+async def test_each_batch_of_a_remote_worker_is_written_once_and_with_its_answer(kit: Kit) -> None:
+    new = NewWorker(name="far", version="v1", workflows=("w",), lease=LEASE, token="t")
+    worker = await kit.store.enlist(new, catalogue("v1", "w"))
+    await kit.start(2)
+    claim = ClaimRequest(worker=worker, workflows=("w",), capacity=2, suspect=False)
+    one, other = (await kit.store.claim(claim)).runs
+    end = becomes(one, RunStatus.SUCCESS, output="7", take=True)
+    batches: list[tuple[list[Transition], list[bool]]] = [
+        ([writes(one, entry(0))], [True]),
+        ([writes(one, entry(1), clears_suspicion=True)], [True]),
+        ([writes(one, entry(2)), end], [True, True]),
+        ([writes(one, entry(3))], [False]),  # the run is over
+        ([writes(one, entry(3)), writes(other, entry(0))], [False, True]),
+        ([writes(other, entry(0, StepStatus.FAILED))], [True]),  # the entry is there already
+        ([], []),
+    ]
+    for number, (batch, kept) in enumerate(batches, start=1):
+        receipt = Receipt(
+            worker=worker,
+            tenant="",
+            number=number,
+            digest=f"d{number}",
+            make_answer=lambda kept: json.dumps(["kept" if each else "lost" for each in kept]),
+        )
+        kit.clock.move(SECOND)
+        results = await kit.store.apply(batch, worker=worker, receipt=receipt)
+        assert [each.kept for each in results] == kept
+        row = await kit.store.remote_worker(worker)
+        assert row is not None
+        assert (row.number, row.digest) == (number, f"d{number}")
+        assert json.loads(row.answer) == ["kept" if each else "lost" for each in kept]
+        assert row.answered_at == (kit.store.now() if batch else 0)
+        before = await kit.everything(other)
+        for late in (batch, [writes(other, entry(9))], [writes(other, entry(9)), writes(other, entry(10))]):
+            with pytest.raises(StaleBatch):
+                await kit.store.apply(late, worker=worker, receipt=receipt)
+        assert (await kit.everything(other), await kit.store.remote_worker(worker)) == (before, row)
+    assert [each.index for each in await kit.store.journal(one.id)] == [0, 1, 2]
+    assert (await kit.look(one)).output == "7"

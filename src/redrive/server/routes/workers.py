@@ -2,10 +2,12 @@
 
 They are plain routes, not operations of the desk: a worker speaks for its runs and not for a user. The credential of a
 worker is cached for a second, and the rate of the API does not apply: it would slow down exactly the fast workers.
+`WorkerDoor` answers the calls with a fixed path itself.
 """
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -13,12 +15,14 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 
 from redrive.clock import MICROS
 from redrive.core.roles import Permission, Principal
-from redrive.errors import NotFound
+from redrive.errors import NotFound, RedriveError
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 from redrive.remote import step_wire, wire
+from redrive.server.problem_responses import ProblemError, answer_error
 from redrive.server.remote_workers import LONGEST_POLL, RemoteWorkers, WorkerSession
 from redrive.server.request_context import check_permissions, get_service, load_principal, request_address
+from redrive.server.request_guard import AsgiApp, AsgiMessage, Receive, Send, get_path
 from redrive.server.step_workers import StepWorkers
 from redrive.server.worker_input import decode_body, make_protocol_error
 from redrive.settings import API_PREFIX
@@ -287,3 +291,34 @@ async def fail_step(request: Request, principal: Worker, session: Session, ticke
         retry_after_ms=call.retry_after_ms,
     )
     return answer_record(await _get_steps(request).report(session, report))
+
+
+class WorkerDoor:
+    """Answers the calls of workers that have a fixed path; passes on all other requests.
+
+    The router of the API tries its paths one by one and solves the dependencies of the route anew for each request.
+    That costs several times as much as a call of a worker, and a step needs a call.
+    """
+
+    def __init__(self, app: AsgiApp) -> None:
+        self._app = app
+        self._calls: dict[str, tuple[Any, bool]] = {}
+        for route in worker_routes.routes:
+            path, methods, endpoint = (getattr(route, name) for name in ("path", "methods", "endpoint"))
+            if methods == {"POST"} and "{" not in path:
+                self._calls[path] = endpoint, "session" in inspect.signature(endpoint).parameters
+
+    async def __call__(self, scope: AsgiMessage, receive: Receive, send: Send) -> None:
+        known = self._calls.get(get_path(scope)) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if known is None:
+            await self._app(scope, receive, send)
+            return
+        endpoint, needs_session = known
+        request = Request(scope, receive)
+        try:
+            principal = await _get_principal(request)
+            session = (await _find_session(request, principal),) if needs_session else ()
+            response: Response = await endpoint(request, principal, *session)
+        except (RedriveError, ProblemError) as error:
+            response = await answer_error(request, error)
+        await response(scope, receive, send)

@@ -122,6 +122,10 @@ async def apply_once(
     waiting: set[int],
 ) -> list[TransitionResult]:
     """Apply a batch and record its receipt; raise StaleBatch if it is not the next batch of its worker."""
+    if len(transitions) in (1, 2) and worker is not None:
+        found = await apply_few(connection, clock, transitions, worker, waiting, receipt)
+        if found is not None:
+            return found
     async with connection.transaction():
         results = await apply(connection, clock, transitions, worker, waiting=waiting)
         written = as_dict(receipt(results))

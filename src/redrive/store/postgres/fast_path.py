@@ -15,9 +15,11 @@ import msgspec
 
 from redrive.core.states import RunStatus
 from redrive.core.transitions import EntryWrite, NewRun, RunWrite, Transition, TransitionResult
+from redrive.reasons import Reason, ReasonCode
 from redrive.store.postgres.connection import Connection, DatabaseClock, escape_nul
 from redrive.store.runs import ENDED_STATUSES
 from redrive.store.sql_files import load_numbered_statements
+from redrive.store.workers import ReceiptWrite, StaleBatch
 
 STARTS = load_numbered_statements(__package__, "starts.sql")
 WRITES = load_numbered_statements(__package__, "writes.sql")
@@ -48,11 +50,16 @@ _is_plain_run = _only_these_fields(
 
 
 async def apply_few(
-    connection: Connection, clock: DatabaseClock, transitions: Sequence[Transition], worker: int, waiting: set[int]
+    connection: Connection,
+    clock: DatabaseClock,
+    transitions: Sequence[Transition],
+    worker: int,
+    waiting: set[int],
+    receipt: Callable[[Sequence[TransitionResult]], ReceiptWrite] | None = None,
 ) -> list[TransitionResult] | None:
     """Write an ended entry, the successful end of its run, or both. `waiting` gets the runs that wait for that end.
 
-    Return None, and write nothing, if the batch path is needed.
+    Return None, and write nothing, if the batch path is needed. With a `receipt` that is so, too, if the run was lost.
     """
     last = transitions[-1]
     if len(transitions) > 2 or (transitions[0].run, transitions[0].fence) != (last.run, last.fence):
@@ -67,6 +74,13 @@ async def apply_few(
         statement = "write_success"
     else:
         return None
+    if receipt is not None:
+        if entry is None:
+            return None
+        statement = "write_entry_once" if end is None else "write_entry_and_success_once"
+        # Nothing but the whole batch is recorded here, so its answer is known before.
+        written = receipt([TransitionResult(True, 0)] * len(transitions))
+        entry |= {"number": written.number, "digest": written.digest, "answer": written.answer}
     row = await connection.row(
         WRITES[statement],
         worker=worker,
@@ -77,7 +91,9 @@ async def apply_few(
         **(entry or {}),
         **(end or {}),
     )
-    if row["kept"] is None:
+    if row is None:
+        raise StaleBatch(Reason(ReasonCode.BATCH_STALE))
+    if row["kept"] is None or (receipt is not None and not row["kept"]):
         return None
     now = clock.observe(row["now"])
     if end is not None:

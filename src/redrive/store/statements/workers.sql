@@ -41,12 +41,12 @@ WHERE c.tenant = '' AND c.kind IN ('workflow', 'step') AND c.name = ANY (CAST(:n
 
 -- name: insert_remote_worker
 -- Insert what is known of a worker that registered through a server.
-INSERT INTO redrive.remote_workers (worker, tenant, token, number, digest, answer)
-VALUES (CAST(:worker AS bigint), :tenant, :token, 0, '', '');
+INSERT INTO redrive.remote_workers (worker, tenant, token, number, digest, answer, answered_at)
+VALUES (CAST(:worker AS bigint), :tenant, :token, 0, '', '', 0);
 
 -- name: remote_worker
 -- A worker that registered through a server, with the last batch that it sent.
-SELECT r.worker, r.tenant, r.token, r.number, r.digest, r.answer, w.version, w.workflows, w.queues, w.state, w.lease
+SELECT r.worker, r.tenant, r.token, r.number, r.digest, r.answer, r.answered_at, w.version, w.workflows, w.queues, w.state, w.lease
 FROM redrive.remote_workers AS r JOIN redrive.workers AS w ON w.id = r.worker WHERE r.worker = CAST(:worker AS bigint);
 
 -- name: count_remote_workers
@@ -90,5 +90,6 @@ WHERE id = CAST(:worker AS bigint) AND counted < CAST(:number AS bigint) RETURNI
 
 -- name: put_receipt
 -- Record a batch as the worker's last one; no row if the batch is not the next.
-UPDATE redrive.remote_workers SET number = CAST(:number AS bigint), digest = :digest, answer = :answer
+UPDATE redrive.remote_workers SET number = CAST(:number AS bigint), digest = :digest, answer = :answer,
+    answered_at = CAST(:answered_at AS bigint)
 WHERE worker = CAST(:worker AS bigint) AND number = CAST(:number AS bigint) - 1 RETURNING worker;

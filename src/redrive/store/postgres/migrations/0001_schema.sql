@@ -327,14 +327,16 @@ CREATE TABLE redrive.workers (
 );
 
 -- Workers that reach the store through a server, with the token that registered each. Tenant '' stands for all.
--- number, digest and answer belong to the last batch of outcomes that was applied, so that a repeat gets the same answer.
+-- number, digest, answer and answered_at belong to the last batch of outcomes that was applied, so that a repeat gets the
+-- same answer.
 CREATE TABLE redrive.remote_workers (
-    worker bigint  PRIMARY KEY,
-    tenant text    COLLATE "C" NOT NULL,
-    token  text    COLLATE "C" NOT NULL,
-    number bigint  NOT NULL,
-    digest text    NOT NULL,
-    answer text    NOT NULL
+    worker      bigint PRIMARY KEY,
+    tenant      text   COLLATE "C" NOT NULL,
+    token       text   COLLATE "C" NOT NULL,
+    number      bigint NOT NULL,
+    digest      text   NOT NULL,
+    answer      text   NOT NULL,
+    answered_at bigint NOT NULL
 );
 CREATE INDEX remote_workers_by_token ON redrive.remote_workers (token);
 
@@ -1857,7 +1859,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON redrive.waits, redrive.policies, redrive
     redrive.saved_views, redrive.notify_rules, redrive.access_answers TO redrive_app;
 GRANT SELECT, UPDATE, DELETE ON redrive.schedules TO redrive_app;
 -- A tenant's remote worker records the batch that it sent.
-GRANT SELECT, UPDATE (number, digest, answer) ON redrive.remote_workers TO redrive_app;
+GRANT SELECT, UPDATE (number, digest, answer, answered_at) ON redrive.remote_workers TO redrive_app;
 GRANT SELECT, INSERT ON redrive.audit, redrive.notification_reads TO redrive_app;
 -- A decision on one message unfolds its bundle; a decision on a letter may publish an event.
 GRANT SELECT, INSERT, UPDATE, DELETE ON redrive.bundles TO redrive_app;

@@ -39,6 +39,42 @@ FROM (SELECT recorded.now, recorded.kept AS recorded, CASE WHEN recorded.kept TH
           :input, :output) AS recorded
       OFFSET 0) AS last;
 
+-- name: write_entry_once
+-- write_entry with the receipt of a remote worker's batch; no row if the batch is not the next one.
+WITH next AS MATERIALIZED (
+    SELECT m.worker FROM redrive.remote_workers AS m
+    WHERE m.worker = CAST(:worker AS bigint) AND m.number = CAST(:number AS bigint) - 1 FOR UPDATE
+), written AS MATERIALIZED (
+    SELECT one.now, one.kept FROM next CROSS JOIN LATERAL redrive.record(
+        next.worker, :now, :run, :fence, :tenant, :idx, :key, :kind, :name, :entry_status, :attempt, :done, :began_ago,
+        :input, :output) AS one
+), receipt AS (
+    UPDATE redrive.remote_workers AS m SET number = CAST(:number AS bigint), digest = :digest, answer = :answer,
+        answered_at = written.now
+    FROM written WHERE m.worker = CAST(:worker AS bigint) AND written.kept
+)
+SELECT now, kept FROM written;
+
+-- name: write_entry_and_success_once
+-- write_entry_and_success with such a receipt.
+WITH next AS MATERIALIZED (
+    SELECT m.worker FROM redrive.remote_workers AS m
+    WHERE m.worker = CAST(:worker AS bigint) AND m.number = CAST(:number AS bigint) - 1 FOR UPDATE
+), recorded AS MATERIALIZED (
+    SELECT one.now, one.kept FROM next CROSS JOIN LATERAL redrive.record(
+        next.worker, :now, :run, :fence, :tenant, :idx, :key, :kind, :name, :entry_status, :attempt, :done, :began_ago,
+        :input, :output) AS one
+), ended AS MATERIALIZED (
+    SELECT one.kept, one.waiting FROM recorded CROSS JOIN LATERAL redrive.finish(
+        CAST(:worker AS bigint), recorded.now, :run, :fence, :tenant, :status, :take, :result) AS one
+    WHERE recorded.kept
+), receipt AS (
+    UPDATE redrive.remote_workers AS m SET number = CAST(:number AS bigint), digest = :digest, answer = :answer,
+        answered_at = recorded.now
+    FROM recorded WHERE m.worker = CAST(:worker AS bigint) AND recorded.kept
+)
+SELECT recorded.now, recorded.kept, ended.waiting FROM recorded LEFT JOIN ended ON true;
+
 -- name: apply_with_rest
 -- Write a batch of transitions with more than runs and journals. Functions write the rest of the kept ones. Runs start
 -- before letters change, because a letter may move to a new run.

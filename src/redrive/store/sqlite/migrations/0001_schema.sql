@@ -340,14 +340,16 @@ CREATE TABLE workers (
 );
 
 -- Workers that reach the store through a server, with the token that registered each. Tenant '' stands for all.
--- number, digest and answer belong to the last batch of outcomes that was applied, so that a repeat gets the same answer.
+-- number, digest, answer and answered_at belong to the last batch of outcomes that was applied, so that a repeat gets the
+-- same answer.
 CREATE TABLE remote_workers (
-    worker INTEGER PRIMARY KEY,
-    tenant TEXT    NOT NULL,
-    token  TEXT    NOT NULL,
-    number INTEGER NOT NULL,
-    digest TEXT    NOT NULL,
-    answer TEXT    NOT NULL
+    worker      INTEGER PRIMARY KEY,
+    tenant      TEXT    NOT NULL,
+    token       TEXT    NOT NULL,
+    number      INTEGER NOT NULL,
+    digest      TEXT    NOT NULL,
+    answer      TEXT    NOT NULL,
+    answered_at INTEGER NOT NULL
 );
 CREATE INDEX remote_workers_by_token ON remote_workers (token);
 
