@@ -215,9 +215,9 @@ def test_refused_writes_are_counted_only_as_refused() -> None:
     outcome = AttemptSucceeded(run=view, place=place, attempt=1, began_ago=5, done=0, input="1", output="1")
     transition = Transition(run=1, tenant="t", fence=1)
     counters = Counters()
-    counters.settled([outcome], [transition], [TransitionResult(False, 0)], 0.1)
+    counters.on_settled([outcome], [transition], [TransitionResult(False, 0)], 0.1)
     assert (counters.refused, counters.steps) == (1, {})
-    counters.settled([outcome], [transition], [TransitionResult(True, 0)], 0.1)
+    counters.on_settled([outcome], [transition], [TransitionResult(True, 0)], 0.1)
     assert (counters.refused, counters.steps["w", EntryKind.STEP, "pay"].succeeded) == (1, 1)
 
 
@@ -243,7 +243,7 @@ def test_made_up_names_add_no_series_from_scrape_to_scrape() -> None:
             sinks=tuple(SinkLag(name, 5, 7, 1_000_000) for name in names),
         )
         for name in names:
-            counters.delivered(name, "DELIVERED", 0.1)
+            counters.count_delivery(name, "DELIVERED", 0.1)
         body, _ = render_metrics(make_registry(counters, lambda stats=stats: stats), "")
         told = Metrics(body.decode())
         for metric, label, total in (

@@ -191,7 +191,7 @@ def test_the_context_that_a_request_brought_is_the_parent_of_the_start(spans: In
     set_request_trace(PARENT)
     made = make_tracing()
     assert isinstance(made, Tracing)
-    with made.starting("order") as kept:
+    with made.trace_start("order") as kept:
         assert kept is not None
         assert kept[3:35] == PARENT[3:35]
     set_request_trace(None)

@@ -140,7 +140,7 @@ def read_schedules(what: str, given: Any) -> tuple[Schedule, ...]:
 def collect_schedules(app: Redrive) -> list[WorkflowSchedule]:
     """Return every schedule of the app, with the function that makes its runs."""
     return [
-        WorkflowSchedule(workflow=name, schedule=schedule, run=partial(workflow.scheduled, schedule))
+        WorkflowSchedule(workflow=name, schedule=schedule, run=partial(workflow.build_scheduled_run, schedule))
         for name, workflow in app.registered_workflows.items()
         for schedule in workflow.schedules
     ]
@@ -154,7 +154,7 @@ def check_schedule_inputs(app: Redrive, now: int) -> None:
     for each in collect_schedules(app):
         try:
             inputs = each.schedule.input_at(each.schedule.cron.next(now) or now)
-            app.find(each.workflow).input_text((), inputs)
+            app.find(each.workflow).encode_input((), inputs)
         except PayloadError as error:
             raise RegistrationError(f"the input of {each} does not fit: {error}") from None
         except RedriveError as error:
@@ -205,7 +205,7 @@ class FailureHandlers:
         handlers = tuple(self._make_handler(name, workflow) for name in names)
         return replace(self.template, handlers=handlers, queue=self._queues.get(workflow))
 
-    def named(self, handler: Any, workflow: str) -> OnFailure:
+    def find(self, handler: Any, workflow: str) -> OnFailure:
         """Return the handler that a start of a workflow names, after it was checked."""
         name = self._handler_name(handler, f"on_failure of a start of workflow {workflow!r}")
         found = self._make_handler(name, workflow)

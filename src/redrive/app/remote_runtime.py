@@ -129,7 +129,7 @@ class RemoteRuntime(RuntimeBase):
         if self.worker is None or backend is None:
             return await self.starter.start([_make_request(self._app, run) for run in runs])
         async with self.worker.claimer.reserve(runs) as reservation:
-            started = await self.answered(lambda: backend.start(runs, worker=reservation.worker_id))
+            started = await self.ask_store(lambda: backend.start(runs, worker=reservation.worker_id))
             reservation.started = started
         return started
 
@@ -204,7 +204,7 @@ def _refuse_what_needs_the_store(app: Redrive) -> None:
 def _make_request(app: Redrive, run: NewRun) -> StartRequest:
     """Return a start as the API takes it."""
     options: dict[str, Any] = {"tenant": run.tenant, "queue": run.queue, "priority": run.priority}
-    stored, default = parse_run_options(run.options), app.registered_workflows[run.workflow].startable().options
+    stored, default = parse_run_options(run.options), app.registered_workflows[run.workflow].make_startable().options
     if run.delay:
         options["delay"] = run.delay / MICROS
     if run.deadline is not None:

@@ -136,13 +136,13 @@ class RuntimeBase:
             await asyncio.gather(*begun, return_exceptions=True)
         return results
 
-    async def answered(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def ask_store(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Make a store call; repeat it for some seconds of real time if the store does not answer."""
         return await repeat_until_answered(ask, _REAL_TIME, patience=_STORE_PATIENCE)
 
-    def starting(self, workflow: str) -> AbstractContextManager[str | None]:
+    def trace_start(self, workflow: str) -> AbstractContextManager[str | None]:
         """Return a context for starting runs, which gives the trace that they belong to, or None."""
-        return nullcontext(current_traceparent()) if self.tracing is None else self.tracing.starting(workflow)
+        return nullcontext(current_traceparent()) if self.tracing is None else self.tracing.trace_start(workflow)
 
     def wake_workers(self) -> None:
         """Wake the worker of this process and remote workers, because there may be work."""
@@ -382,7 +382,7 @@ class Runtime(RuntimeBase):
 
     def _find_startable(self, name: str) -> StartableWorkflow | None:
         workflow = self._app.registered_workflows.get(name)
-        return None if workflow is None else workflow.startable()
+        return None if workflow is None else workflow.make_startable()
 
     def _make_replayer(self, store: DeskStore, clock: Clock, caller: Caller | None = None) -> Replayer:
         checker = self._make_checker(store)
@@ -427,7 +427,7 @@ class Runtime(RuntimeBase):
 
     async def check_readable(self) -> None:
         """Raise ConfigurationError if this process cannot read what the store holds."""
-        await self.answered(lambda: refuse_unreadable(self.store))
+        await self.ask_store(lambda: refuse_unreadable(self.store))
 
     async def work(
         self,
@@ -443,7 +443,7 @@ class Runtime(RuntimeBase):
         """
         app, settings = self._app, self._app.settings
         await self._register_sinks(
-            [*app.registered_sinks.values(), *await self.answered(self.notification_chore.needed_sinks)]
+            [*app.registered_sinks.values(), *await self.ask_store(self.notification_chore.needed_sinks)]
         )
         worker = self._make_worker(
             LocalBackend(store or self.store, self.clock, listeners=self.listeners),
@@ -462,7 +462,7 @@ class Runtime(RuntimeBase):
         self._poll = _POLL_INTERVAL if automatic else math.inf
         self._start_relays(store or self.store, app.registered_sinks.values())
         if automatic:
-            await self.answered(self.notification_chore.run_once)
+            await self.ask_store(self.notification_chore.run_once)
             self._start_chores(settings.chores)
         return worker
 
@@ -489,9 +489,9 @@ class Runtime(RuntimeBase):
         Each process may do them: they have no leader, and a repeat changes nothing.
         """
         self._poll = _POLL_INTERVAL
-        await self._register_sinks(await self.answered(self.notification_chore.needed_sinks))
+        await self._register_sinks(await self.ask_store(self.notification_chore.needed_sinks))
         await self._deliver()
-        await self.answered(self.notification_chore.run_once)
+        await self.ask_store(self.notification_chore.run_once)
         self._start_chores(self._app.settings.chores)
 
     async def start_delivery(self) -> None:
@@ -517,7 +517,7 @@ class Runtime(RuntimeBase):
         """Register sinks: messages that any worker publishes from now on are delivered to them, too."""
         known = [NewSink(name=each.name, kind=each.kind, topics=each.topics) for each in sinks]
         if known:
-            await self.answered(lambda: self.store.put_sinks(known))
+            await self.ask_store(lambda: self.store.put_sinks(known))
 
     def _start_relays(self, store: Store, sinks: Iterable[SinkDefinition]) -> None:
         """Begin to deliver messages to sinks."""
@@ -569,9 +569,9 @@ class Runtime(RuntimeBase):
         """Start runs. If the worker of this process has time, it holds them from the beginning."""
         store = self.store
         if self.worker is None:
-            return await self.answered(lambda: store.start(runs))
+            return await self.ask_store(lambda: store.start(runs))
         async with self.worker.claimer.reserve(runs) as reservation:
-            started = await self.answered(lambda: store.start(runs, worker=reservation.worker_id))
+            started = await self.ask_store(lambda: store.start(runs, worker=reservation.worker_id))
             reservation.started = started
         return started
 

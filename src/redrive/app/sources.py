@@ -119,7 +119,7 @@ class Acceptor:
             return []
         runtime = self._app.runtime
         try:
-            found = await runtime.answered(lambda: runtime.starter.start_each(requests))
+            found = await runtime.ask_store(lambda: runtime.starter.start_each(requests))
         except DataRefused as error:
             if len(requests) == 1:
                 return [Refused(reason=str(error))]

@@ -222,7 +222,7 @@ class Workflow(Generic[P, R, T]):
     @property
     def options_text(self) -> str:
         """The stored options of new runs."""
-        return self.startable().text
+        return self.make_startable().text
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if current_scope.get() is None and self.definition.is_async:
@@ -315,7 +315,7 @@ class Workflow(Generic[P, R, T]):
         self, starts: list[Start], shape: Callable[[list[RunHandle[T]]], S], event: tuple[str, str] | None
     ) -> S:
         runtime = self._app.runtime
-        with runtime.starting(self.name) as trace:
+        with runtime.trace_start(self.name) as trace:
             now = runtime.now()
             runs = self._make_new_runs(starts, trace, now, event)
             results = await runtime.start_many(runs)
@@ -347,7 +347,7 @@ class Workflow(Generic[P, R, T]):
             options = {**inherited, **start.options}
             if not keyed:
                 options["idempotency_key"] = key
-            with runtime.starting(self.name) as trace:
+            with runtime.trace_start(self.name) as trace:
                 now, child = runtime.now(), Start(start.args, start.kwargs, options)
                 run = self._make_new_run(child, trace or own.trace, now, execution.claimed, event)
                 if depth:
@@ -372,7 +372,7 @@ class Workflow(Generic[P, R, T]):
         for start in starts:
             if plain is not None and not start.options:
                 # Runs that are started without options differ in their id and input only.
-                runs.append(replace(plain, public_id=new_id(), input=self.input_text(start.args, start.kwargs)))
+                runs.append(replace(plain, public_id=new_id(), input=self.encode_input(start.args, start.kwargs)))
                 continue
             run = self._make_new_run(start, trace, now, event=event)
             if not (start.options or event or self.own_options.index):
@@ -390,10 +390,10 @@ class Workflow(Generic[P, R, T]):
     ) -> NewRun:
         runtime, settings, options = self._app.runtime, self._app.settings, start.options
         if options.get("on_failure") is not None:
-            options = {**options, "on_failure": self._app.handlers.named(options["on_failure"], self.name)}
+            options = {**options, "on_failure": self._app.handlers.find(options["on_failure"], self.name)}
         run = new_run.build_new_run(
-            self.startable(),
-            self.input_text(start.args, start.kwargs),
+            self.make_startable(),
+            self.encode_input(start.args, start.kwargs),
             options,
             public_id=runtime.clock.new_id(),
             now=now,
@@ -409,21 +409,21 @@ class Workflow(Generic[P, R, T]):
             run = replace(run, owner=parent.public_id if ends is OnParentEnd.CANCEL else None)
         return run if event is None else new_run.set_event_key(run, event)
 
-    def input_text(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    def encode_input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the arguments as stored; raise PayloadError if they do not fit, or are too large."""
         text = self.definition.signature.encode(args, dict(kwargs))
         check_size(text, self._app.settings.max_payload, f"the input of workflow {self.name!r}")
         return text
 
-    def scheduled(self, schedule: Schedule, at: int) -> NewRun:
+    def build_scheduled_run(self, schedule: Schedule, at: int) -> NewRun:
         """Return the run for a time of one of its schedules. All processes return the same run, by its key."""
         start = Start((), schedule.input_at(at), {"tenant": schedule.tenant})
-        with self._app.runtime.starting(self.name) as trace:
+        with self._app.runtime.trace_start(self.name) as trace:
             run = self._make_new_run(start, trace, self._app.runtime.now())
         run = replace(run, options=add_option(run.options, "started_by", f"schedule:{schedule.name}"))
         return new_run.set_schedule_key(run, schedule.name, at, 2 * schedule.catch_up)
 
-    def startable(self) -> StartableWorkflow:
+    def make_startable(self) -> StartableWorkflow:
         """Return the workflow as its runs are started, with the handlers and steps that are registered now."""
         app = self._app
         if self._startable is None or self._startable_as_of != app.registrations:

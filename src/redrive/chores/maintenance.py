@@ -19,7 +19,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 from redrive.settings import Settings
 from redrive.settle.cancellation import cancel_run
-from redrive.settle.circuits import after_time, update_circuit
+from redrive.settle.circuits import apply_time, update_circuit
 from redrive.settle.settler import LocalSettler, make_lenient_run_view, settle_bisecting
 from redrive.store.children import OwnedRun, RunWait
 from redrive.store.chores import PurgeRequest
@@ -176,7 +176,7 @@ class CircuitUpdater:
         now = self._store.now()
         released = 0
         for key in await self._store.circuits_due(self._since):
-            row, count = await update_circuit(self._store, key, after_time)
+            row, count = await update_circuit(self._store, key, apply_time)
             self._seen(row)
             released += count
         self._since = now - _VISIBILITY_MARGIN

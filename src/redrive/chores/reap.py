@@ -137,7 +137,7 @@ class Reaper:
             step=step,
             end=AttemptEnd.TIMED_OUT,
             taken=True,
-            admitted=step.admitted_call(held.run.workflow, entry.name),
+            admitted=step.build_admitted_call(held.run.workflow, entry.name),
             others=tuple([each for each in _open_steps(held, now) if each.place.index != entry.index]),
         )
 

@@ -102,7 +102,7 @@ class MessageDeliverer:
         if self._counters is not None:
             ago = (self._store.now() - claimed.message.created_at) / MICROS
             status = DeliveryStatus.DELIVERED if result is None else result.status
-            self._counters.delivered(self._sink.name, status.value, ago)
+            self._counters.count_delivery(self._sink.name, status.value, ago)
 
     async def _deliver_traced(self, claimed: ClaimedDelivery) -> DeliveryResult | None:
         assert self._tracing is not None

@@ -157,12 +157,12 @@ async def _check_workers(store: Store, live: list[WorkerRow]) -> AsyncIterator[F
         else:
             yield note("workers", "none is alive; no run waits for one", worker_hint())
     for each in await store.unclaimable(()):
-        yield _unclaimable(each.workflow, each.runs, each.queue if each.registered else None)
+        yield _report_unclaimable(each.workflow, each.runs, each.queue if each.registered else None)
     for queue in await store.task_queues():
         if queue.due and not any(row.takes_steps(queue.queue) for row in live):
-            yield _unserved(queue.queue, queue.due)
+            yield _report_unserved(queue.queue, queue.due)
     for workflow, by in (await store.paused()).items():
-        yield _paused(workflow, by)
+        yield _report_paused(workflow, by)
 
 
 def _check_crashes(names: Sequence[str]) -> Iterator[Finding]:
@@ -173,7 +173,7 @@ def _check_crashes(names: Sequence[str]) -> Iterator[Finding]:
         yield (wrong if len(names) >= CRASH_LOOP else note)("crashes", text, advice)
 
 
-def _unclaimable(workflow: str, count: int, queue: str | None) -> Finding:
+def _report_unclaimable(workflow: str, count: int, queue: str | None) -> Finding:
     text = f"{count} due run{'s' * (count != 1)} of {workflow!r}"
     if queue is not None:
         text += f" in queue {queue!r}: no live worker that has the workflow takes this queue"
@@ -182,12 +182,12 @@ def _unclaimable(workflow: str, count: int, queue: str | None) -> Finding:
     return wrong("claims", text, f"start a worker whose app has this workflow: {worker_hint()}")
 
 
-def _unserved(queue: str, count: int) -> Finding:
+def _report_unserved(queue: str, count: int) -> Finding:
     text = f"{count} remote step{'s' * (count != 1)} in queue {queue!r}: no live worker takes steps of this queue"
     return wrong("steps", text, "start a worker that polls this queue")
 
 
-def _paused(workflow: str, by: str) -> Finding:
+def _report_paused(workflow: str, by: str) -> Finding:
     return note("paused", f"{workflow!r}, by {by}", f"to resume it: {hint('workflows', 'resume', workflow)}")
 
 
@@ -314,12 +314,12 @@ async def _check_reachable_server(server: Remote) -> AsyncIterator[Finding]:
         yield finding
     for depth in await server.runs.queues():
         if not depth.workflow and not depth.workers:
-            yield _unserved(depth.queue, depth.due)
+            yield _report_unserved(depth.queue, depth.due)
     for one in workflows:
         if one.unclaimable:
-            yield _unclaimable(one.name, one.unclaimable, ", ".join(one.idle_queues) or None)
+            yield _report_unclaimable(one.name, one.unclaimable, ", ".join(one.idle_queues) or None)
         if one.paused_by is not None:
-            yield _paused(one.name, one.paused_by)
+            yield _report_paused(one.name, one.paused_by)
     for finding in check_schedules(await server.schedules.list()):
         yield finding
     try:

@@ -158,9 +158,9 @@ def _check_file_mode(url: str) -> Finding:
 async def _check_login(url: str) -> Finding:
     if url.startswith("sqlite:"):
         return ok("login", "SQLite has no logins")
-    from redrive.store.postgres.schema import excess_login_rights
+    from redrive.store.postgres.schema import find_excess_login_rights
 
-    faults = await excess_login_rights(url)
+    faults = await find_excess_login_rights(url)
     if faults:
         advice = "migrate with one login, and run servers and workers with another: see the page on PostgreSQL"
         return note("login", f"the login {faults[0]}", advice)

@@ -68,14 +68,14 @@ def _migrate_file(url: str, plan: bool) -> list[str]:
     from redrive.store import sqlite
     from redrive.store.sql_files import find_pending_migrations, load_migrations
     from redrive.store.sqlite.connection import connect, parse_url
-    from redrive.store.sqlite.schema import applied_migrations, prepare_schema
+    from redrive.store.sqlite.schema import load_applied_migrations, prepare_schema
 
     address, outstanding = parse_url(url), load_migrations(sqlite.__name__)
     # Connecting would create the file, which a plan must not do.
     if not plan or address.in_memory or Path(address.path).exists():
         con = connect(address)
         try:
-            outstanding = find_pending_migrations(applied_migrations(con), outstanding)
+            outstanding = find_pending_migrations(load_applied_migrations(con), outstanding)
             if outstanding and not plan:
                 prepare_schema(con, address, SystemClock().now(), migrate=True)
         finally:

@@ -242,7 +242,7 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
             known["circuit"] = Circuit.from_stored(data["circuit"])
         return cls(**known)
 
-    def admitted_call(self, workflow: str, step: str) -> AdmittedCall | None:
+    def build_admitted_call(self, workflow: str, step: str) -> AdmittedCall | None:
         """Return how the circuit admitted the attempt, for a process that did not see it start."""
         if self.circuit is None:
             return None

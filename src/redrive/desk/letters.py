@@ -101,7 +101,7 @@ class DeadLetters(GroupActions, BulkActions):
         """Find a letter by its own id, by the id of the run that it was written for, or of its present run."""
         if (row := await self._find_by_any_id(id, tenant)) is not None:
             return row
-        _, about = await self._replayer.letter(id, tenant=tenant)
+        _, about = await self._replayer.load_letter(id, tenant=tenant)
         if (row := await self._find_by_any_id(about.public_id, tenant)) is not None:
             return row
         raise NotFound(Reason(ReasonCode.LETTER_NOT_FOUND, id=quote(id)))
@@ -153,7 +153,7 @@ class DeadLetters(GroupActions, BulkActions):
         `dry_run` returns what would happen, and changes nothing; for a decision that was made before, it returns
         the answer of that one.
         """
-        _, letter = await self._replayer.letter(id, tenant=options.pop("tenant", None))
+        _, letter = await self._replayer.load_letter(id, tenant=options.pop("tenant", None))
         order = await make_replay_order(mode, **options)
         if require_bool("dry_run", dry_run):
             return await self._previewer.preview(letter.public_id, order)
@@ -162,7 +162,7 @@ class DeadLetters(GroupActions, BulkActions):
     @operation("POST /workflow-dlq/{id}/complete", Permission.DECIDE)
     async def complete(self, id: str, output: Any, *, tenant: str | None = None, **acting: Unpack[Acting]) -> Replay:
         """Give the failed step's result by hand, and continue the run with it."""
-        _, letter = await self._replayer.letter(id, tenant=tenant)
+        _, letter = await self._replayer.load_letter(id, tenant=tenant)
         order = await make_replay_order(ReplayMode.COMPLETE, output=output, **acting)
         return await self._replayer.replay(letter.public_id, order)
 
@@ -178,7 +178,7 @@ class DeadLetters(GroupActions, BulkActions):
 
     async def _close(self, id: str, status: LetterStatus, actor: Actor, tenant: str | None) -> DeadLetter:
         while True:
-            case, letter = await self._replayer.letter(id, tenant=tenant)
+            case, letter = await self._replayer.load_letter(id, tenant=tenant)
             outcome = close_letter(case.run, letter, status, actor)
             if outcome is None and actor.reason not in (None, letter.resolution):
                 raise make_closed_conflict(letter)
@@ -191,7 +191,7 @@ class DeadLetters(GroupActions, BulkActions):
         """Reopen a letter that a user resolved or ignored. Its run waits for a decision again."""
         actor = Actor(**acting)
         while True:
-            outcome = reopen_letter(*await self._replayer.letter(id, tenant=tenant), actor)
+            outcome = reopen_letter(*await self._replayer.load_letter(id, tenant=tenant), actor)
             if outcome is None or (await self._settler.settle([outcome]))[0].kept:
                 return await self.get(id, tenant=tenant)
 

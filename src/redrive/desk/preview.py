@@ -85,7 +85,7 @@ class Previewer:
 
         For a decision that was made before, return its answer: repeating it does nothing.
         """
-        case = await self._replayer.case(id, tenant=tenant)
+        case = await self._replayer.load_case(id, tenant=tenant)
         before = await self._replayer.find_earlier_answer(case, order)
         return before or await self._present_dry_run(await self._replayer.prepare(case, order))
 
@@ -133,7 +133,7 @@ class Previewer:
         run = prepared.case.run
         texts = {item.name: item.options for item in known if item.kind == "step"}
         texts |= {entry.name: entry.options for entry in prepared.case.journal if entry.options}
-        passed = [StepOptions.from_json(text).admitted_call(run.workflow, name) for name, text in texts.items()]
+        passed = [StepOptions.from_json(text).build_admitted_call(run.workflow, name) for name, text in texts.items()]
         keys = sorted({admitted.key for admitted in passed if admitted is not None})
         rows = [(await self._store.circuit(run.tenant, key)).row for key in keys]
         return tuple(row.key for row in rows if row.status is not CircuitStatus.CLOSED)

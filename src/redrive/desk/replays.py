@@ -236,7 +236,7 @@ class Replayer:
     async def replay(self, id: str, order: ReplayOrder, *, tenant: str | None = None) -> Replay:
         """Apply the decision, or return the answer of the same earlier one."""
         while True:
-            case = await self.case(id, tenant=tenant)
+            case = await self.load_case(id, tenant=tenant)
             before = await self.find_earlier_answer(case, order)
             if before is not None:
                 return before
@@ -254,14 +254,14 @@ class Replayer:
         """Return True if workers are alive, but none that has the workflow of the run."""
         return await self._checker.is_abandoned(case.run.workflow)
 
-    async def case(self, id: str, *, tenant: str | None = None) -> DecisionCase:
+    async def load_case(self, id: str, *, tenant: str | None = None) -> DecisionCase:
         """Load a case by the id of a letter or of a run."""
         for case in await self._store.cases([id]) if is_id(id) else ():
             if tenant in (None, case.run.tenant):
                 return case
         raise NotFound(Reason(ReasonCode.LETTER_OR_RUN_NOT_FOUND, id=quote(id)))
 
-    async def letter(self, id: str, *, tenant: str | None = None) -> tuple[DecisionCase, LetterState]:
+    async def load_letter(self, id: str, *, tenant: str | None = None) -> tuple[DecisionCase, LetterState]:
         """Load the case of a dead letter by its own id, or by the id of any run that it was about."""
         for known in (id, letter_id(id)) if is_id(id) else ():
             for case in await self._store.cases([known]):

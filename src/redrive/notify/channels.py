@@ -107,7 +107,7 @@ class Channels:
         """Return True if a channel has this name."""
         return name in self._known
 
-    def resolved(self, targets: Sequence[NotifyTarget]) -> tuple[NotifyTarget, ...]:
+    def resolve(self, targets: Sequence[NotifyTarget]) -> tuple[NotifyTarget, ...]:
         """Replace each channel by its destinations, which refer to their URL by channel name and number.
 
         A channel that this code does not register stays as it is: its delivery fails with that message.
@@ -185,14 +185,14 @@ class Texts:
             return lambda fn: fn
 
         def register(fn: RenderFn) -> RenderFn:
-            def saying(notification: Notification) -> RenderedNotification:
+            def render(notification: Notification) -> RenderedNotification:
                 made = fn(notification)  # a body, or a subject and a body
                 if isinstance(made, str):
                     return RenderedNotification(notification_text.render_notification(notification).subject, made)
                 subject, text = made
                 return RenderedNotification(notification_text.to_one_line(str(subject)), str(text))
 
-            self.put(event, saying)
+            self.put(event, render)
             return fn
 
         return register
@@ -216,14 +216,14 @@ def _make_template_text(subject: str | None, text: str | None) -> NotificationRe
                 raise RegistrationError(f"{what} of a notification must be a text, not {template!r:.80}")
             templates.check_template(f"{what} of a notification", template, notification_text.TEMPLATE_FIELDS)
 
-    def saying(notification: Notification) -> RenderedNotification:
+    def render(notification: Notification) -> RenderedNotification:
         default, data = notification_text.render_notification(notification), notification.to_json()
         return RenderedNotification(
             default.subject if subject is None else notification_text.to_one_line(templates.render_text(subject, data)),
             default.text if text is None else templates.render_text(text, data),
         )
 
-    return saying
+    return render
 
 
 _PORTS = {"smtp": 587, "smtps": 465}

@@ -149,7 +149,7 @@ class Digest:
         ]
         if facts.fingerprint and await self._store.is_muted(case.tenant, facts.fingerprint):
             read = []  # the lane is emptied, and no user is notified
-        targets = self._channels.resolved([target for _, wanted, _ in read for target in wanted])
+        targets = self._channels.resolve([target for _, wanted, _ in read for target in wanted])
         unknown = any(target.kind == CHANNEL_KIND for target in targets)
         if unknown and self._store.now() - case.first_at < CODE_PATIENCE:
             return None  # another process has the channel in its code; if none has, the delivery says so

@@ -82,7 +82,7 @@ class SettleListener(Protocol):
     @property
     def ignored(self) -> frozenset[type]: ...
 
-    def settled(
+    def on_settled(
         self,
         outcomes: Sequence[Outcome],
         transitions: Sequence[Transition],
@@ -147,7 +147,7 @@ class Counters:
         self.circuits = Labels(MAX_CIRCUITS)
         self.sinks = Labels(MAX_SINKS)
 
-    def settled(
+    def on_settled(
         self,
         outcomes: Sequence[Outcome],
         transitions: Sequence[Transition],
@@ -201,7 +201,7 @@ class Counters:
                 if attempt.end is not AttemptEnd.PARKED:
                     step.seconds.add(attempt.began_ago / 1e6)
 
-    def delivered(self, sink: str, end: str, seconds: float) -> None:
+    def count_delivery(self, sink: str, end: str, seconds: float) -> None:
         """Count a delivery attempt, `seconds` after the message was committed."""
         self.deliveries[self.sinks.find(sink), end] += 1
         if end == "DELIVERED":

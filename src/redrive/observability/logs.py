@@ -129,8 +129,8 @@ def configure_logging(
     """
     formatter = JsonFormatter(redactor) if kind == "json" else ConsoleFormatter(redactor)
     if kind == "json" and stream is None:
-        sys.stdout = JsonLineStream.around(sys.stdout, "stdout", "INFO")
-        sys.stderr = JsonLineStream.around(sys.stderr, "stderr", "ERROR")
+        sys.stdout = JsonLineStream.wrap(sys.stdout, "stdout", "INFO")
+        sys.stderr = JsonLineStream.wrap(sys.stderr, "stderr", "ERROR")
         sys.excepthook = _log_unhandled_error
         threading.excepthook = _log_thread_error
         logging.captureWarnings(True)
@@ -166,7 +166,7 @@ class JsonLineStream(io.TextIOBase):
         atexit.register(self._end_line)
 
     @classmethod
-    def around(cls, stream: Any, name: str, level: str) -> JsonLineStream:
+    def wrap(cls, stream: Any, name: str, level: str) -> JsonLineStream:
         """Return a stream that writes to `stream`, or `stream` itself if it is one."""
         return stream if isinstance(stream, cls) else cls(stream, name, level)
 
@@ -247,7 +247,7 @@ class DecisionLog:
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
 
-    def settled(
+    def on_settled(
         self,
         outcomes: Sequence[Outcome],
         transitions: Sequence[Transition],

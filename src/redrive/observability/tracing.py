@@ -60,7 +60,7 @@ class Tracing:
         self._tracer = tracer
 
     @contextmanager
-    def starting(self, workflow: str) -> Iterator[str | None]:
+    def trace_start(self, workflow: str) -> Iterator[str | None]:
         """Trace the start of runs; yield the traceparent that the runs keep."""
         from opentelemetry import trace
 
@@ -71,7 +71,7 @@ class Tracing:
         ) as span:
             yield _format_traceparent(span)
 
-    def executing(self, run: RunView, claimed_at: int) -> Span:
+    def trace_execution(self, run: RunView, claimed_at: int) -> Span:
         """Begin the span of an execution and make it the task's current span; the caller ends it.
 
         `claimed_at` is in microseconds since 1970.
@@ -84,7 +84,7 @@ class Tracing:
         return span
 
     @contextmanager
-    def attempt(self, run: RunView, step: str, attempt: int) -> Iterator[None]:
+    def trace_attempt(self, run: RunView, step: str, attempt: int) -> Iterator[None]:
         """Trace one attempt. An error adds its type but not its text, which may hold secrets."""
         from opentelemetry.trace import Status, StatusCode
 

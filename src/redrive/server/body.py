@@ -61,7 +61,7 @@ class BytesInFlight:
         self._sum = 0
 
     @contextmanager
-    def holding(self, sender: str) -> Iterator[Callable[[int], None]]:
+    def reserve(self, sender: str) -> Iterator[Callable[[int], None]]:
         """Yield a function that counts bytes of one body or refuses them. The block's end releases them."""
         mine = 0
 

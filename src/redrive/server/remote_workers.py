@@ -47,7 +47,7 @@ from redrive.server.worker_input import (
     make_request_error,
 )
 from redrive.settle.cancellation import end_child
-from redrive.settle.circuits import after_samples, update_circuit
+from redrive.settle.circuits import apply_samples, update_circuit
 from redrive.settle.settler import LocalSettler, make_claimed_run_view, make_lenient_run_view, parse_run_options
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest
 from redrive.store.claims import ClaimedRun, ClaimRequest, ClaimResult
@@ -475,7 +475,7 @@ class RemoteWorkers:
         self._require_tenant(session, call.tenant)
         check_fields({"settings": call.settings}, self.limits.payload)
         key = (call.tenant, call.key)
-        row, _ = await update_circuit(self._view(session, ()), key, lambda case: after_samples(case, call.settings))
+        row, _ = await update_circuit(self._view(session, ()), key, lambda case: apply_samples(case, call.settings))
         return row
 
     async def read_circuits(self, session: WorkerSession, call: wire.CircuitsCall) -> list[CircuitRow]:

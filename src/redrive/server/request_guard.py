@@ -117,7 +117,7 @@ class RequestGuard:
                 await self._app(scope, _replay_body(b"", receive), send_secured)
                 return
             in_flight = self._known if sender.known else self._anonymous
-            with in_flight.holding(sender.key) as add:
+            with in_flight.reserve(sender.key) as add:
                 body = await self._read_body(scope, sender.known, receive, add)
                 await self._app(scope, _replay_body(body, receive), send_secured)
         except ProblemError as error:  # those of routes are handled in the application

@@ -67,7 +67,7 @@ async def update_circuit(store: DeskStore, key: CircuitKey, decide: CircuitDecis
             return row, result.released
 
 
-def after_samples(case: CircuitCase, settings: str | None = None) -> CircuitUpdate | None:
+def apply_samples(case: CircuitCase, settings: str | None = None) -> CircuitUpdate | None:
     """Return the update that the recorded calls ask for. `settings` are those of the code that made the calls."""
     row = case.row
     known = settings or row.settings
@@ -78,7 +78,7 @@ def after_samples(case: CircuitCase, settings: str | None = None) -> CircuitUpda
     return make_circuit_update(case, state, settings=known, why=_change_reason(case, state, rules))
 
 
-def after_time(case: CircuitCase) -> CircuitUpdate | None:
+def apply_time(case: CircuitCase) -> CircuitUpdate | None:
     """Return the update that recorded calls and time ask for, and release parked runs that may continue."""
     row = case.row
     rules = build_rules(row.in_force)

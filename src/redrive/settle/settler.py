@@ -151,7 +151,7 @@ class LocalSettler:
         )
         for listener in self.listeners:
             if not kinds <= listener.ignored:
-                listener.settled(outcomes, transitions, answers, self._clock.monotonic() - began)
+                listener.on_settled(outcomes, transitions, answers, self._clock.monotonic() - began)
         return [
             Settled(answer.kept, answer.now, transition, answer.bundled)
             for answer, transition in zip(answers, transitions, strict=True)

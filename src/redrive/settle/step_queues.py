@@ -60,7 +60,7 @@ class StepQueues:
         ready: list[TaskCase] = []
         closed: set[tuple[str, str]] = set()  # circuits that never changed
         for case in await self._store.take_tasks(claim):
-            admitted = read_step_options(case).admitted_call(case.workflow, case.name)
+            admitted = read_step_options(case).build_admitted_call(case.workflow, case.name)
             if isinstance(case.input, Unreadable):
                 failure = Failure.of(Category.INTERNAL, case.input.why, error_type="redrive.Unreadable")
                 code = LetterCode.INFRASTRUCTURE_FAILURE

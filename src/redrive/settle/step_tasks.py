@@ -28,7 +28,7 @@ from redrive.duration import format_duration, to_micros
 from redrive.observability.counters import SettleListener
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
-from redrive.settle.circuits import after_samples, update_circuit
+from redrive.settle.circuits import apply_samples, update_circuit
 from redrive.settle.settler import LocalSettler, load_policies, parse_run_options
 from redrive.store.circuits import CircuitCase, CircuitUpdate
 from redrive.store.port import DeskStore
@@ -137,7 +137,7 @@ class TaskSettler:
 
 
 def _evaluate(settings: str, case: CircuitCase) -> CircuitUpdate | None:
-    return after_samples(case, settings)
+    return apply_samples(case, settings)
 
 
 class _TaskWriter:
@@ -206,7 +206,7 @@ def _make_outcome(report: TaskReport, now: int) -> AttemptSucceeded | AttemptFai
     case = report.case
     place = EntryRef(case.index, case.key, EntryKind.STEP, case.name)
     began_ago = max(0, now - case.began_at)
-    admitted = read_step_options(case).admitted_call(case.workflow, case.name)
+    admitted = read_step_options(case).build_admitted_call(case.workflow, case.name)
     if case.admitted is not None:
         admitted = AdmittedCall(*json.loads(case.admitted))
     # The run's holder gives the entry its completion number, so the one here is not used.

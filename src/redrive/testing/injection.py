@@ -241,7 +241,7 @@ class StepBodies:
             return functools.partial(self._call, attempt, fault, call)
         return functools.partial(self._call_in_thread, attempt, fault, call)
 
-    def executing(self) -> set[Attempt]:
+    def list_executing(self) -> set[Attempt]:
         """Return the attempts whose bodies are under way, without those that hang or sleep on the virtual clock."""
         for attempt in [attempt for attempt in self._begun if attempt.over or attempt.execution.dead]:
             del self._begun[attempt]

@@ -239,7 +239,7 @@ class SimulatedWorker:
 
     def activities(self) -> Iterator[Activity]:
         """Yield everything that is under way without time being moved."""
-        yield from list_activities(self.worker, self._clock, self.bodies.executing())
+        yield from list_activities(self.worker, self._clock, self.bodies.list_executing())
         if self.bodies.killed:
             yield Activity("the worker is dying")
         if any(not self._clock.waits(task) for task in self.observer.in_transactions):

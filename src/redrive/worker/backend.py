@@ -17,7 +17,7 @@ from redrive.core.outbox import SinkLease
 from redrive.core.outcomes import Outcome, RunView
 from redrive.observability.counters import SettleListener
 from redrive.settle.cancellation import end_child
-from redrive.settle.circuits import after_samples, update_circuit
+from redrive.settle.circuits import apply_samples, update_circuit
 from redrive.settle.settler import LocalSettler, Settled, make_lenient_run_view
 from redrive.store.children import AwaitedRun, Child
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
@@ -182,7 +182,7 @@ class LocalBackend:
         await self._store.count_successes(self._settler.worker or 0, number, counts)
 
     async def evaluate_circuit(self, key: CircuitKey, settings: str) -> CircuitRow:
-        row, _ = await update_circuit(self._store, key, lambda case: after_samples(case, settings))
+        row, _ = await update_circuit(self._store, key, lambda case: apply_samples(case, settings))
         return row
 
 

@@ -118,7 +118,7 @@ class Execution:
         if self.claimed.deadline is not None and not self._follows:
             deadline = self.clock.call_later(self.seconds_until(self.claimed.deadline), self._on_deadline)
         tracing = self.worker.tracing
-        span = None if tracing is None else tracing.executing(self.view, self.claimed_at)
+        span = None if tracing is None else tracing.trace_execution(self.view, self.claimed_at)
         try:
             if self._ended is not None:
                 await confirm_and_end(self, root, self._ended)

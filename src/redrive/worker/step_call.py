@@ -229,7 +229,7 @@ class StepCall(msgspec.Struct, eq=False):
             if worker.tracing is None:
                 value = await run_body(attempt, self._step, call, self._post_begin)
             else:
-                with worker.tracing.attempt(execution.view, self._step.name, self._attempt):
+                with worker.tracing.trace_attempt(execution.view, self._step.name, self._attempt):
                     value = await run_body(attempt, self._step, call, self._post_begin)
         except (RunDetached, KeyboardInterrupt):
             raise
@@ -377,7 +377,7 @@ class StepCall(msgspec.Struct, eq=False):
             except Exception as error:  # the time limit passed, or a constraint failed that is checked at the commit
                 return await self._make_failure_outcome(error)
             for listener in execution.worker.backend.listeners:
-                listener.settled([outcome], [transition], [answer], execution.clock.monotonic() - began)
+                listener.on_settled([outcome], [transition], [answer], execution.clock.monotonic() - began)
             if transition.messages:
                 execution.worker.on_published()
             await execution.wait_recorded_before(outcome.done)

@@ -148,7 +148,7 @@ def test_a_snapshot_shows_the_generation_that_admitted_an_attempt() -> None:
     options = StepOptions(circuit=Circuit(), generation=4, probe=True)
     again = StepOptions.from_json(options.to_json())
     assert again == options
-    admitted = again.admitted_call("fulfil", "charge")
+    admitted = again.build_admitted_call("fulfil", "charge")
     assert admitted is not None
     assert (admitted.key, admitted.generation, admitted.probe) == ("fulfil/charge", 4, True)
-    assert StepOptions.from_json(StepOptions().to_json()).admitted_call("w", "s") is None
+    assert StepOptions.from_json(StepOptions().to_json()).build_admitted_call("w", "s") is None

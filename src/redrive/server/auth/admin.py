@@ -87,11 +87,11 @@ class AccountAdmin:
             erased += count
         return erased
 
-    def erased(self, name: str, rows: int) -> AuditWrite:
+    def make_erasure_audit(self, name: str, rows: int) -> AuditWrite:
         """Return the audit line about an erased tenant, for the log of all tenants."""
         return self._make_audit(AuditEvent.TENANT_ERASED, "", name, after={"rows": rows})
 
-    def exported(self, name: str) -> AuditWrite:
+    def make_export_audit(self, name: str) -> AuditWrite:
         """Return the audit line about the export of a tenant."""
         return self._make_audit(AuditEvent.TENANT_EXPORTED, name, name)
 
@@ -329,13 +329,13 @@ class MembershipChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 async def erase_tenant_data(store: Store, access: AccountAdmin, name: str) -> int:
     """Delete all data of a tenant, and write that to the log of all tenants; return the number of rows."""
     rows = await access.erase_tenant(name)
-    await store.note([access.erased(name, rows)])
+    await store.note([access.make_erasure_audit(name, rows)])
     return rows
 
 
 async def export_tenant_data(store: Store, access: AccountAdmin, name: str) -> AsyncIterator[tuple[str, Any]]:
     """Return all records of a tenant with their kinds, and write the export to its audit log."""
-    await store.note([access.exported(name)])
+    await store.note([access.make_export_audit(name)])
     return export_records(store.tenant_view(name), name)
 
 

@@ -159,7 +159,7 @@ async def migrate(url: str, *, plan: bool = False) -> list[str]:
         return migration_names(await apply_migrations(connection, address, DatabaseClock(SystemClock())))
 
 
-async def excess_login_rights(url: str) -> list[str]:
+async def find_excess_login_rights(url: str) -> list[str]:
     """Return the rights of a URL's login that a server or a worker does not need."""
     address = parse_url(url)
     async with _plain_connection(address, TRY_AGAIN) as connection:

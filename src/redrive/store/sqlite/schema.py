@@ -26,7 +26,7 @@ _template_lock = threading.Lock()
 def prepare_schema(con: sqlite3.Connection, address: Address, now: int, *, migrate: bool) -> None:
     """Make sure that this code can use the file's schema. Takes no lock if the schema is up to date."""
     ours = load_migrations(__package__)
-    if not find_pending_migrations(applied_migrations(con), ours):
+    if not find_pending_migrations(load_applied_migrations(con), ours):
         return
     if not migrate:
         raise SchemaMismatch(f"the schema of {address.path} is not up to date: run `redrive migrate`")
@@ -61,7 +61,7 @@ def _apply_migrations(con: sqlite3.Connection, address: Address, ours: Sequence[
 def _apply_next(con: sqlite3.Connection, address: Address, ours: Sequence[Migration], now: int) -> bool:
     """Apply the next migration; return False if there is none, or another process applied it first."""
     with write_transaction(con):
-        found = applied_migrations(con)
+        found = load_applied_migrations(con)
         pending = find_pending_migrations(found, ours)
         if not pending:
             return False
@@ -73,7 +73,7 @@ def _apply_next(con: sqlite3.Connection, address: Address, ours: Sequence[Migrat
                 f"({', '.join(workers[:5])}): stop them, then start again"
             )
         there = {row[0].lower() for row in con.execute(SQL["existing_names"])}
-        if clash := sorted((there - _created_names(ours[: len(found)])) & _created_names(pending)):
+        if clash := sorted((there - _list_created_names(ours[: len(found)])) & _list_created_names(pending)):
             raise StoreError(
                 f"{address.path} has a table or index called {clash[0]!r} that is not Redrive's: give Redrive another "
                 "file"
@@ -86,7 +86,7 @@ def _apply_next(con: sqlite3.Connection, address: Address, ours: Sequence[Migrat
     return True
 
 
-def applied_migrations(con: sqlite3.Connection) -> list[AppliedMigration]:
+def load_applied_migrations(con: sqlite3.Connection) -> list[AppliedMigration]:
     """Return the migrations that were applied to a file; none if it has no schema of Redrive."""
     if not con.execute(SQL["has_schema"]).fetchone()[0]:
         return []
@@ -108,7 +108,7 @@ def has_schema(address: Address) -> bool:
         return True
 
 
-def _created_names(migrations: Sequence[Migration]) -> set[str]:
+def _list_created_names(migrations: Sequence[Migration]) -> set[str]:
     """Return the names in `CREATE TABLE name (...` and `CREATE UNIQUE INDEX name ON ...`."""
     names = set()
     for statement in (text for migration in migrations for text in split_statements(migration.text)):
