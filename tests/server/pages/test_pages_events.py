@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeVar
 
 import pytest
 from click.testing import CliRunner
-from pages_kit import of_role, once
+from pages_kit import Looked, of_role, once
 from server_kit import SECRET, World
 
 import redrive
-from redrive import Redrive, RunHandle
+from redrive import NonRetryable, Redrive, RunHandle
 from redrive.cli import main
 from redrive.core.redact import MASK
 from redrive.core.states import RunStatus
@@ -48,6 +48,16 @@ def make_app(url: str) -> Redrive:
     async def impatient() -> Any:
         redrive.set_status("waits for a moment", progress=0.5)
         return await redrive.wait_for("go", timeout=0.01, default="nothing came")
+
+    @app.step
+    async def count(number: int) -> int:
+        return number
+
+    @app.workflow
+    async def counted(steps: int) -> None:
+        for number in range(steps):
+            await count(number)
+        raise NonRetryable("the total is wrong")
 
     @app.workflow
     async def family() -> Any:
@@ -126,6 +136,12 @@ async def test_the_page_of_a_run_lists_events_and_sends_one_without_scripts(each
         assert "Waits for event approved" in page
         assert "needs an approval" in page
         assert '<progress max="1" value="0.25">' in page
+        assert "No result yet." in page
+        timeline = Looked(page[page.index('class="fall"') :]).text
+        assert "waiting approved Waiting" in timeline, "an open wait is not running"
+        assert re.findall(r'<option value="([^"]*)">([^<]*)<', page) == [
+            ("", "–"), ("&#34;low&#34;", "low"), ("&#34;high&#34;", "high")
+        ]  # fmt: skip
         names = re.findall(r'name="(f:[^"]*)"', page)
         assert names == ["f:by", "f:limit", "f:level", "f:urgent", "f:"]  # of both declared events
         assert 'action="/app/runs' in page
@@ -144,6 +160,21 @@ async def test_the_page_of_a_run_lists_events_and_sends_one_without_scripts(each
         assert "Odebrane" in page
         found = (await aside(browser.get, "/runs", params={"waits_for": "approved"})).text
         assert handle.id not in found
+
+
+async def test_a_long_run_that_failed_outside_its_steps_shows_its_latest_steps(each_site: World, app: Redrive) -> None:
+    handle = await app.find("counted").start(70, tenant="acme")
+    while await handle.status() is not RunStatus.DLQ_PENDING:  # noqa: ASYNC110 - a real worker
+        await asyncio.sleep(0.01)
+    with of_role(each_site, "ADMIN") as browser:
+        page = (await aside(browser.get, f"/runs/{handle.id}")).text
+        assert (page.count('id="step-'), page.count("30 earlier steps are not shown.")) == (40, 2)
+        assert (await aside(browser.get, f"/runs/{handle.id}?steps=all")).text.count('id="step-') == 70
+        assert "Resume the run" in page
+        assert ("Skip this step" in page, "Send an" in page) == (False, False), "neither can work"
+        form = (await aside(browser.get, f"/admin/dlq/dl-{handle.id}/replay")).text
+        assert re.findall(r'name="mode" value="(\w+)"', form) == ["FROM_FAILED", "FROM_STEP", "FULL"]
+        assert "count ×70" in Looked(form).text
 
 
 async def test_a_wait_without_an_answer_is_shown_as_timed_out(each_site: World, app: Redrive) -> None:

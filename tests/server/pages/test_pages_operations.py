@@ -7,6 +7,7 @@ import csv
 import html
 import io
 import re
+from collections import Counter
 from typing import Any
 
 import httpx2
@@ -60,6 +61,10 @@ def sent(client: httpx2.Client, page: str, path: str, **fields: str) -> httpx2.R
     return client.post(path, data={"once": once(client.get(page).text), **fields})
 
 
+def repeated_ids(page: str) -> list[str]:
+    return [id for id, times in Counter(re.findall(r' id="([^"]+)"', page)).items() if times > 1]
+
+
 @pytest.mark.parametrize("role", RANKS)
 def test_every_page_is_visible_and_offers_only_permitted_actions(site: World, role: str) -> None:
     run = site.ids["acme"]["run"]
@@ -69,12 +74,14 @@ def test_every_page_is_visible_and_offers_only_permitted_actions(site: World, ro
             assert page.status_code == 200, path
             looked = Looked(page.text)
             assert looked.inline == []
+            assert repeated_ids(page.text) == [], path
             actions = set(re.findall(r'<form method="post" action="/app([^"?#]+)"', page.text))
             needed = {place.format(**site.ids["acme"]): least for place, least in POSTS.items()}
             offered = actions - {"/look", "/logout"}
             assert all(RANKS.index(needed[action]) <= RANKS.index(role) for action in offered), path
-        seen = client.get("/members").status_code
-        assert seen == (200 if role in ("ADMIN", "OWNER") else 403)
+        seen = client.get("/members")
+        assert seen.status_code == (200 if role in ("ADMIN", "OWNER") else 403)
+        assert repeated_ids(seen.text) == []
 
 
 def test_actions_above_the_role_are_refused(site: World) -> None:
@@ -229,6 +236,8 @@ def test_a_circuit_is_opened_configured_and_closed(site: World) -> None:
         assert (wrong.status_code, 'value="a few"' in wrong.text) == (422, True)
         assert sent(client, page, "/circuits/settings", key="bank", failures="9").status_code == 303
         assert "9 errors" in Looked(client.get(page).text).text
+        assert "Set manually: Errors before opening: 9" in Looked(client.get(page).text).text
+        assert "Errors before opening: 9" in Looked(client.get("/policies").text).text
         assert sent(client, page, "/circuits/one", key="bank", way="close").status_code == 303
         assert "Calls are allowed." in Looked(client.get(page).text).text
 

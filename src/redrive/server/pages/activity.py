@@ -18,7 +18,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages import lists
 from redrive.server.pages.forms import Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
-from redrive.server.pages.texts import N
+from redrive.server.pages.texts import ROLES, N
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.store.filters import AuditFilter
 
@@ -188,7 +188,8 @@ async def _render_inbox(request: Request, context: RequestContext, wrong: Reason
         if item.event not in _TITLES:
             return item.title.removeprefix("[redrive] ")
         name = about.subject if item.event == "circuit_opened" else about.step or about.workflow
-        return view.t(_TITLES[item.event], name=name, who=about.subject)
+        who = ", ".join(view.t(ROLES.get(each, each)) for each in (about.subject or "").split(", "))
+        return view.t(_TITLES[item.event], name=name, who=who)
 
     return await render_page(
         request,

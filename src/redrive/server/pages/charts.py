@@ -226,6 +226,8 @@ class _Scale:
 
 def _find_idle_periods(busy: list[tuple[float, float]], seconds: float) -> list[tuple[float, float]]:
     """Return the periods without activity that are longer than all activity together, and not too short to see."""
+    if not busy:  # only waiting is shown, at its full length
+        return []
     found, last, active = [], 0.0, 0.0
     for since, until in [*sorted(busy), (seconds, seconds)]:
         if since > last:

@@ -111,7 +111,9 @@ def _follow_reference(schema: Any, named: Any) -> Mapping[str, Any]:
 def _make_field(name: str, label: str, schema: Mapping[str, Any], required: bool) -> EventField:
     options, plain = schema.get("enum"), schema.get("type")
     if options and isinstance(options, list):
-        return EventField(name, label, "choice", required, tuple(json.dumps(each) for each in options))
+        return EventField(
+            name, label, "choice", required, tuple(json.dumps(each, ensure_ascii=False) for each in options)
+        )
     kind = "date" if schema.get("format") == "date" else _KINDS.get(plain if isinstance(plain, str) else "", "json")
     return EventField(name, label, kind, required)
 

@@ -69,7 +69,7 @@ add_list_columns(
         "category": N("Category"),
         "stage": N("Stage"),
         "version": N("Code version"),
-        "id": N("Id"),
+        "id": N("ID"),
     },
 )
 

@@ -134,6 +134,7 @@ The page of each list adds its own.
 _DEFAULT_COLUMNS: dict[str, tuple[str, ...]] = {}
 
 MAX_TENANTS = 200
+_MANY_STEPS, _LATEST_STEPS = 60, 40  # of a run; the page of one with more shows the latest first
 _MAX_REASON_LENGTH = 2_000
 _FREE_TEXT = frozenset({ReasonCode.TEXT, ReasonCode.PYDANTIC_RULE})  # reasons that have only an English text
 _PAGE_HEADERS = {
@@ -160,6 +161,7 @@ _environment.globals |= {
     "LANGUAGES": LANGUAGES,
     "P": Permission,
     "labels": texts,
+    "UNFINISHED": ("DLQ", "FAILED", "RETRYING"),  # the states of steps that users look for
     "KINDS": texts.KINDS,
     "FIXABLE_BY_EDIT": FIXABLE_BY_EDIT,
     "ALL_TENANTS": ALL_TENANTS,
@@ -303,6 +305,10 @@ class PageView:
     def make_tenant_url(self, tenant: str) -> str:
         """Return the address of the overview of another tenant."""
         return f"{self.root}/?{urlencode({'tenant': tenant})}"
+
+    def count_early(self, steps: int) -> int:
+        """Return how many of the first steps of a long run a page leaves out until the user asks for all."""
+        return 0 if steps <= _MANY_STEPS or "steps" in self.request.query_params else steps - _LATEST_STEPS
 
     def menu(self) -> list[tuple[str, list[MenuEntry]]]:
         """Return the navigation by group, without pages that the user may not open."""

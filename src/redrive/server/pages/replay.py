@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from redrive.core.redact import find_masked_paths
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED_KINDS
-from redrive.desk.models import DeadLetter
+from redrive.desk.models import DeadLetter, Run, StepRecord
 from redrive.desk.preview import DryRun
 from redrive.desk.replays import Replay
 from redrive.desk.validation import in_thread_if_large
@@ -25,18 +26,19 @@ from redrive.server.pages import replay_form
 from redrive.server.pages.forms import ACTION_FIELD, CHECK_ACTION, Form, SentForm, make_page_router, redirect_to
 from redrive.server.pages.letters import LETTERS_PATH
 from redrive.server.pages.render import make_view, render_page
-from redrive.server.pages.replay_form import EDITABLE_MODES, ReplayForm, read_replay_form
-from redrive.server.pages.texts import MODES, format_json
+from redrive.server.pages.replay_form import EDITABLE_MODES, OUTPUT_MODES, ReplayForm, has_failed_step, read_replay_form
+from redrive.server.pages.texts import MODES, RESUME_RUN, format_json
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import Id
 
 replay_routes = make_page_router()
 _FORMAT_FIELD, _JSON_FORMAT = "as", "json"  # the input is edited as JSON, or else field by field
 _REPLAY_PATH = LETTERS_PATH + "/{id}/replay"
-_MODES = [
+_MODES = (
     *(ReplayMode.FROM_FAILED, ReplayMode.FROM_STEP, ReplayMode.STEP_ONLY),
     *(ReplayMode.FULL, ReplayMode.SKIP, ReplayMode.COMPLETE),
-]
+)
+_STEP_MODES = frozenset({ReplayMode.STEP_ONLY, *OUTPUT_MODES})
 
 
 @replay_routes.get(_REPLAY_PATH, **requires(Permission.DECIDE))
@@ -112,6 +114,7 @@ async def _render_replay(
     text = ""
     if flat is None:  # writing a large input takes a while
         text = replay.typed if replay.typed is not None else await asyncio.to_thread(format_json, replay.input or input)
+    steps = [step for step in letter.steps if step.kind in EXECUTED_KINDS and not step.superseded]
     return await render_page(
         request,
         "replay.html",
@@ -123,8 +126,8 @@ async def _render_replay(
         placed=placed,
         wrong=rest if make_view(request).refused is None else [],  # a form that is shown again says it itself
         hurried=hurried and plan is not None,
-        modes=_MODES,
-        steps=[step for step in letter.steps if step.kind in EXECUTED_KINDS and not step.superseded],
+        modes=_list_modes(letter, steps),
+        steps=steps,
         flat=flat,
         formable=fields is not None,
         text=text,
@@ -135,6 +138,16 @@ async def _render_replay(
     )
 
 
+def _list_modes(letter: DeadLetter, steps: Sequence[StepRecord]) -> dict[ReplayMode, tuple[str, str]]:
+    """Return the ways to retry a failure that can work, with their labels and explanations."""
+    modes = {mode: MODES[mode.value] for mode in _MODES if steps or mode is not ReplayMode.FROM_STEP}
+    if has_failed_step(letter.steps, letter.code):
+        return modes
+    return {mode: text for mode, text in modes.items() if mode not in _STEP_MODES} | {
+        ReplayMode.FROM_FAILED: RESUME_RUN
+    }
+
+
 RETRY_MODES = {
     "from_failed": (*MODES["FROM_FAILED"], "again"),
     "full": (*MODES["FULL"], "again"),
@@ -142,6 +155,14 @@ RETRY_MODES = {
     "rollback": (*MODES["ROLLBACK"], "undo"),
 }
 """The ways to retry a run: title, explanation and icon of each."""
+
+
+def list_retry_modes(run: Run) -> dict[str, tuple[str, str, str]]:
+    """Return the ways to retry a run that can work."""
+    if has_failed_step(run.steps, run.code):
+        return RETRY_MODES
+    modes = {way: text for way, text in RETRY_MODES.items() if way != "skip_failed"}
+    return modes | {"from_failed": (*RESUME_RUN, "again")}
 
 
 @replay_routes.get("/runs/{id}/again", **requires(Permission.DECIDE))
@@ -185,7 +206,7 @@ async def _render_retry(
         status=422 if wrong else 200,
         run=run,
         way=way,
-        ways=RETRY_MODES,
+        ways={way: RETRY_MODES[way]} | list_retry_modes(run),
         plan=plan if isinstance(plan, DryRun) else None,
         done=plan if isinstance(plan, Replay) else None,
         refused=refused,

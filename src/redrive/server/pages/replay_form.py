@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from redrive.core.failure_reason import LetterCode
 from redrive.core.json_edit import parse_typed_json
 from redrive.core.payload.faults import format_path
 from redrive.core.replay import ReplayMode
+from redrive.core.states import StepStatus
+from redrive.desk.models import StepRecord
 from redrive.desk.validation import in_thread_if_large, measure_size
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
@@ -26,6 +29,14 @@ FIELD_PREFIX = "f:"
 OUTPUT_MODES = frozenset({ReplayMode.SKIP, ReplayMode.COMPLETE})
 EDITABLE_MODES = frozenset({ReplayMode.FROM_FAILED, ReplayMode.FROM_STEP, ReplayMode.FULL})
 _RESULT_EXAMPLE, _OBJECT_EXAMPLE, _POLICY_EXAMPLE = '"payment 7"', '{"order": 7}', '{"max_retries": 5}'
+
+
+def has_failed_step(steps: Iterable[StepRecord], code: str | None) -> bool:
+    """Return True if a step ended the run, so that it alone can run again, be skipped or be done manually."""
+    ended = {StepStatus.DLQ}
+    if code == LetterCode.INFRASTRUCTURE_FAILURE:  # the step that executed when the worker crashed
+        ended.add(StepStatus.RUNNING)
+    return any(step.status in ended and not step.superseded for step in steps)
 
 
 class FormField(msgspec.Struct, frozen=True):

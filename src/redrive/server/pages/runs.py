@@ -24,6 +24,7 @@ from redrive.server.pages.charts import plot_waterfall
 from redrive.server.pages.events import MAX_EVENTS, load_event_forms, takes_events
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import add_list_columns, make_view, render_page
+from redrive.server.pages.replay import list_retry_modes
 from redrive.server.pages.texts import N
 from redrive.server.request_context import Context, requires
 from redrive.server.routes.common import Id, parse_index
@@ -54,7 +55,7 @@ add_list_columns(
         "finished_at": N("Finished"),
         "queue": N("Queue"),
         "version": N("Code version"),
-        "id": N("Id"),
+        "id": N("ID"),
     },
 )
 
@@ -173,6 +174,7 @@ async def show_run(request: Request, context: Context, id: Id) -> Response:
         failed=max(failures, key=lambda failure: failure.at, default=None),
         can_cancel=not over and run.status is not RunStatus.COMPENSATING,
         can_retry=run.status in _RETRYABLE_STATUSES,
+        ways=list_retry_modes(run),
         can_resume=stopped is not None,
         stopped=stopped,
     )

@@ -8,7 +8,7 @@ shown by colour alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from itertools import groupby
@@ -145,6 +145,14 @@ TASK_STATES = {
 """The state whose look the state of a task has, and its text."""
 
 CIRCUIT_STATES = {"CLOSED": N("Closed"), "OPEN": N("Open"), "HALF_OPEN": N("Testing")}
+CIRCUIT_SETTINGS = {
+    "failures": N("Errors before opening"),
+    "window": N("Time window"),
+    "open_for": N("Stays open for"),
+    "probes": N("Test calls at a time"),
+    "on_open": N("Runs while open"),
+}
+TOKEN_KINDS = {"key": N("API key"), "jwt": N("Signed token"), "code": N("Code")}
 ROLES = {
     "OWNER": N("Owner"),
     "ADMIN": N("Administrator"),
@@ -208,6 +216,9 @@ MODES: dict[str, tuple[str, str]] = {
         N("Completed steps are rolled back in reverse order. The run can no longer be retried."),
     ),
 }
+RESUME_RUN = (N("Resume the run"), N("Completed steps are kept. The run continues after them."))
+"""The label and the explanation of FROM_FAILED for a run that failed outside of its steps."""
+
 FILTERS = {
     "status": N("State"),
     "kind": N("State"),
@@ -282,6 +293,11 @@ def _join_numbers(numbers: Sequence[int]) -> str:
     """Return ascending numbers as text, such as `1–3, 5`."""
     runs = [list(run) for _, run in groupby(enumerate(sorted(set(numbers))), key=lambda pair: pair[1] - pair[0])]
     return ", ".join(str(run[0][1]) if len(run) == 1 else f"{run[0][1]}\u2013{run[-1][1]}" for run in runs)
+
+
+def list_step_names(steps: Iterable[Any]) -> list[tuple[str, int]]:
+    """Return the names of steps in order; a step that is repeated in a row once, with its number."""
+    return [(name, len(list(same))) for name, same in groupby(step.name for step in steps)]
 
 
 MAX_SHOWN = 20_000
