@@ -21,6 +21,7 @@ from redrive.core import transitions as written
 from redrive.core.idempotency import payload_hash
 from redrive.core.journal import Journal
 from redrive.core.questions import QuestionKind
+from redrive.core.secret_text import is_sealed, key_id_of
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import AuditWrite, EventUse, QuestionWrite, StatusNoteWrite
 from redrive.errors import ConfigurationError, DataRefused, InputError
@@ -53,7 +54,7 @@ from redrive.store.encryption.codec import (
     Codec,
     refuse_unreadable,
 )
-from redrive.store.encryption.keyring import Keyring, is_sealed, key_id_of
+from redrive.store.encryption.keyring import Keyring
 from redrive.store.encryption.reencrypt import TEXT_TABLES, TextStore, TextSwap, reencrypt_store
 from redrive.store.events import NewEvent
 from redrive.store.filters import LetterFilter, RunFilter

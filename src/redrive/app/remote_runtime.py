@@ -17,6 +17,7 @@ from redrive.app.runtime import RuntimeBase
 from redrive.app.sent_events import send_once
 from redrive.clock import MICROS, Clock
 from redrive.core.idempotency import decode_key
+from redrive.core.secret_text import is_sealed, make_sealed_value
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
 from redrive.desk.events import EventRequest
@@ -27,6 +28,7 @@ from redrive.errors import ConfigurationError
 from redrive.remote.backend import RemoteBackend
 from redrive.remote.client import TOKEN_VARIABLE, Address, Client
 from redrive.remote.desk import Remote, RemoteRuns
+from redrive.remote.sealing import read_sealing
 from redrive.settle.settler import parse_run_options
 from redrive.store.port import Store
 from redrive.store.runs import StartResult, caller_key
@@ -64,9 +66,10 @@ class RemoteRuntime(RuntimeBase):
                 "payloads: write https://, or set REDRIVE_ALLOW_PLAIN=yes if the network is private"
             )
         _refuse_what_needs_the_store(app)
-        self._source = _ServerResults(Client(self._address, self._token))
+        self._sealing = read_sealing(settings.encryption_keys)
+        self._source = _ServerResults(Client(self._address, self._token, self._sealing))
         super().__init__(app, clock, self._source)
-        self.remote = remote = Remote(settings.url, self._token, app.registered_steps)
+        self.remote = remote = Remote(settings.url, self._token, app.registered_steps, self._sealing)
         self.runs, self.dlq, self.starter = remote.make_runs(_SendingRuns), remote.dlq, remote.starter
         self.sagas = _RemoteSagas(remote)
         self.tasks = remote.tasks
@@ -105,7 +108,7 @@ class RemoteRuntime(RuntimeBase):
         wrap_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
     ) -> Worker:
         """Start a worker that claims and settles through the server. The server does the chores."""
-        backend = self._backend = RemoteBackend(self._address, self._token, self.clock)
+        backend = self._backend = RemoteBackend(self._address, self._token, self.clock, self._sealing)
         worker = self._make_worker(backend, poll=_POLL_INTERVAL, wrap_step=wrap_step)
         await worker.start(automatic=automatic)
         self.worker = worker
@@ -126,6 +129,8 @@ class RemoteRuntime(RuntimeBase):
     async def start(self, runs: Sequence[NewRun]) -> list[StartResult]:
         """Start runs. If the worker of this process has time, it holds them from the beginning."""
         backend = self._backend
+        if self._sealing is not None:
+            runs = [self._sealing.seal_run(run) for run in runs]  # once: a repeated request has the same texts
         if self.worker is None or backend is None:
             return await self.starter.start([_make_request(self._app, run) for run in runs])
         async with self.worker.claimer.reserve(runs) as reservation:
@@ -229,4 +234,12 @@ def _make_request(app: Redrive, run: NewRun) -> StartRequest:
         else:
             options["idempotency_key"] = caller_key(run.key)
     given = {name: value for name, value in options.items() if value is not None}
-    return StartRequest(workflow=run.workflow, event=event, input=json.loads(run.input), options=given)
+    sealed = is_sealed(run.input)
+    return StartRequest(
+        workflow=run.workflow,
+        event=event,
+        input=make_sealed_value(run.input) if sealed else json.loads(run.input),
+        options=given,
+        input_hash=run.key_hash if sealed else None,
+        input_index=run.index if sealed else (),
+    )

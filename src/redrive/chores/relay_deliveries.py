@@ -144,7 +144,7 @@ class MessageDeliverer:
             first_ago=(now - claimed.message.created_at) / MICROS,
             draw=self._clock.draw(),
         )
-        text = f"{failure.short_type}: {failure.message}" if failure.message else failure.short_type
+        text = failure.text
         if delay is None:
             return self._make_dead(claimed, attempt, text)
         log.info("message %s to %r failed: %s", claimed.message.public_id, self._sink.name, text)

@@ -42,9 +42,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if not url.startswith(("http://", "https://")):
             return None
         from redrive.remote.desk import Remote
+        from redrive.remote.sealing import read_sealing
+        from redrive.settings import ENVIRONMENT_VARIABLES
 
+        keys = app.settings.encryption_keys if app else os.environ.get(ENVIRONMENT_VARIABLES["encryption_keys"], "")
         with report_errors():
-            return Remote(url, steps=app.registered_steps if app else None)
+            return Remote(url, steps=app.registered_steps if app else None, sealing=read_sealing(keys))
 
     def app(self) -> Redrive:
         """Return the app that was named, else an app without workflows for the URL."""

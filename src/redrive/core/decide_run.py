@@ -20,6 +20,7 @@ from redrive.core.questions import ManualAnswer, QuestionKind, task_id
 from redrive.core.retry import compute_backoff
 from redrive.core.roles import Permission, find_lowest_role
 from redrive.core.run_options import StepOptions
+from redrive.core.secret_text import is_sealed
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transition_build import (
     build_entry,
@@ -338,7 +339,7 @@ def _build_letter(run: RunView, ending: FailureReason, text: str, key: bytes) ->
         category=ending.failure.category.value,
         reason=ending.reason.to_text(),
         failure=text,
-        message=ending.failure.message[:_SEARCHED_LENGTH],
+        message="" if is_sealed(ending.failure.message) else ending.failure.message[:_SEARCHED_LENGTH],
         fingerprint=compute_fingerprint(ending.failure, workflow=run.workflow, step=ending.step, key=key),
         expires_in=run.options.letter_keeps,
         payload_hash=keyed_payload_hash(run.input, key),

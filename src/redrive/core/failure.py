@@ -27,6 +27,7 @@ from redrive.core import known_errors
 from redrive.core.classify import MAX_RETRY_AFTER, Category, Rule, base_names, classify, first_leaf, iter_leaves
 from redrive.core.idempotency import encode_key
 from redrive.core.redact import MASK, Redactor
+from redrive.core.secret_text import SEALED_TEXT, is_sealed, read_sealed_value, sealed_limit
 from redrive.errors import NonRetryable, RetryAfter
 from redrive.record_fields import as_dict, field_names
 
@@ -50,7 +51,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     `error_type`, `bases`: qualified names ("builtins.ValueError"), and `bases` begins with the type itself.
     `frame`: the function of the user's code that failed. `error_code`: an HTTP status or the code of a driver.
-    `retryable`: the error's own decision; None if it made none.
+    `retryable`: the error's own decision; None if it made none. `shape`: of a failure whose message is encrypted, a
+    keyed hash of the normalised message, which is equal for equal failures.
     """
 
     category: Category
@@ -64,6 +66,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     retry_after: float | None = None
     retryable: bool | None = None
     details: dict[str, Any] = msgspec.field(default_factory=dict)
+    shape: str | None = None
 
     @classmethod
     def of(cls, category: Category, message: str, error_type: str = "redrive.errors.RedriveError") -> Failure:
@@ -77,8 +80,20 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return self.error_type.rpartition(".")[2]
 
     @property
+    def text(self) -> str:
+        """The type and the message: `ValueError: the amount is negative`."""
+        return f"{self.short_type}: {self.message}" if self.message else self.short_type
+
+    @property
+    def readable_text(self) -> str:
+        """The type and the message, without a message that is encrypted."""
+        return self.short_type if is_sealed(self.message) else self.text
+
+    @property
     def summary(self) -> str:
         """The error in one line, without its stack: `ValueError: the amount is negative`."""
+        if is_sealed(self.message):
+            return self.text  # cut, it could not be decrypted
         message = " ".join(self.message.split())
         # Without a stack it is the engine's own failure, whose message is a sentence.
         named = message if message and not self.stack else ": ".join(filter(None, (self.short_type, message)))
@@ -90,7 +105,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return self.category in (Category.TIMEOUT, Category.NETWORK)
 
     def to_json(self) -> dict[str, Any]:
-        return {**as_dict(self), "category": self.category.value, "bases": list(self.bases)}
+        data = {**as_dict(self), "category": self.category.value, "bases": list(self.bases)}
+        if self.shape is None:
+            del data["shape"]
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Failure:
@@ -308,12 +326,17 @@ def derive_fingerprint_key(secret: str, tenant: str) -> bytes:
 def compute_fingerprint(failure: Failure, *, workflow: str, step: str | None, key: bytes) -> str:
     """Return 16 hexadecimal digits that are equal for failures with the same likely cause."""
     where = () if step is None else (step,)
-    # The redactor masks card numbers, and `normalise_message` all other numbers: both must look alike.
-    message = normalise_message(_default_redactor().text(failure.message).replace(MASK, "0"))
+    message = normalise_message_of(failure) if failure.shape is None else failure.shape
     text = encode_key(
         "fingerprint", failure.category, failure.error_type, message, failure.frame or "", workflow, *where
     )
     return hashlib.blake2b(text.encode(), key=key, digest_size=8).hexdigest()
+
+
+def normalise_message_of(failure: Failure) -> str:
+    """Return the message of a failure without secrets and without the parts that differ between occurrences."""
+    # The redactor masks card numbers, and `normalise_message` all other numbers: both must look alike.
+    return normalise_message(_default_redactor().text(failure.message).replace(MASK, "0"))
 
 
 @lru_cache(1)
@@ -357,7 +380,10 @@ _OTHER_NAMES = {
 
 
 class ReportedError(msgspec.Struct, frozen=True, kw_only=True):
-    """An error as a worker reports it. `code`: a short name such as `ECONNRESET`."""
+    """An error as a worker reports it. `code`: a short name such as `ECONNRESET`.
+
+    `shape`: of an error whose texts are encrypted, a keyed hash that is equal for equal errors.
+    """
 
     type: str = _DEFAULT_TYPE
     message: str = ""
@@ -366,6 +392,7 @@ class ReportedError(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None = None
     category: str | None = None
     details: dict[str, Any] = msgspec.field(default_factory=dict)
+    shape: str | None = None
 
     def to_failure(self, *, non_retryable: bool = False, retry_after_ms: int | None = None) -> Failure:
         """Return the error as a failure of the engine."""
@@ -376,13 +403,14 @@ class ReportedError(msgspec.Struct, frozen=True, kw_only=True):
             category=self._find_category(kind, status),
             error_type=kind,
             bases=(kind,),
-            message=clean_text(self.message, MESSAGE_LIMIT),
-            stack=clean_text(self.stack, STACK_LIMIT),
+            message=_clean_sealed(self.message, MESSAGE_LIMIT),
+            stack=_clean_sealed(self.stack, STACK_LIMIT),
             status_code=status,
             error_code=code if code is not None or status is None else str(status),
             retry_after=None if retry_after_ms is None else min(retry_after_ms / 1000, MAX_RETRY_AFTER),
             retryable=False if non_retryable else None,
             details=_clean_details(self.details),
+            shape=clean_text(self.shape, _LONGEST_NAME) if self.shape and is_sealed(self.message) else None,
         )
 
     def _find_category(self, kind: str, status: int | None) -> Category:
@@ -407,8 +435,17 @@ def _find_named_category(name: str) -> Category | None:
     return _OTHER_NAMES.get(name) or known_errors.CATEGORY_BY_CLASS_NAME.get(name)
 
 
-def _clean_details(details: Mapping[str, Any]) -> dict[str, Any]:
+def _clean_sealed(text: str, limit: int) -> str:
+    """Return a text as `clean_text` does; an encrypted one may be longer, since it cannot be cut."""
+    whole = SEALED_TEXT.fullmatch(text) and len(text) <= sealed_limit(4 * limit)
+    return text if whole else clean_text(text, limit)
+
+
+def _clean_details(details: dict[str, Any]) -> dict[str, Any]:
     """Return details with texts that any store can hold, cut to a size that is fit to be shown."""
+    sealed = read_sealed_value(details)
+    if sealed is not None and len(sealed) <= sealed_limit(4 * MESSAGE_LIMIT):
+        return details
     text = msgspec.json.encode(details).decode()
     if len(text) > MESSAGE_LIMIT:
         return {"details": clean_text(text, MESSAGE_LIMIT)}

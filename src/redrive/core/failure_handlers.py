@@ -19,6 +19,7 @@ from redrive.core.json_schema import is_deeper
 from redrive.core.new_run import extract_index_values
 from redrive.core.outcomes import RunView
 from redrive.core.run_options import OnFailure, RunOptions, add_option, add_trace
+from redrive.core.secret_text import is_sealed, make_sealed_value
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
 from redrive.duration import to_datetime
@@ -112,7 +113,7 @@ def encode_event(run: RunView, ending: FailureReason, rules: OnFailure, now: int
         "workflow": run.workflow,
         "tenant": run.tenant,
         "step": ending.step,
-        "error": f"{failure.short_type}: {failure.message}",
+        "error": f"{failure.short_type}: {failure.message}",  # a worker decrypts a message that is encrypted
         "category": failure.category.value,
         "code": ending.code.value,
         "attempts": ending.attempts,
@@ -122,16 +123,16 @@ def encode_event(run: RunView, ending: FailureReason, rules: OnFailure, now: int
         "queue": run.queue,
     }
     text = json.dumps(facts)[:-1]
-    size = len(text) + len(run.input.encode("utf-8", "surrogatepass"))
+    input = json.dumps(make_sealed_value(run.input)) if is_sealed(run.input) else run.input
+    size = len(text) + len(input.encode("utf-8", "surrogatepass"))
     problem = None
     try:
         if size > rules.limit - _PARAMETER_ALLOWANCE:
             problem = "is too large for an event"
-        elif is_deeper(json.loads(run.input), _MAX_DEPTH):
+        elif is_deeper(json.loads(input), _MAX_DEPTH):
             problem = "is nested too deeply for an event"
     except (ValueError, RecursionError):
         problem = "could not be read when the failure was recorded"
-    input = run.input
     if problem is not None:
         note = f"the input {problem}: see run {run.public_id}, `redrive runs show` prints it"
         input = json.dumps({INPUT_NOTE_KEY: note})

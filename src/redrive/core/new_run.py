@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -33,18 +33,23 @@ MAX_INDEX_FIELDS = 16
 _MAX_VALUES = 100  # of one field; the rest of a longer list cannot be searched
 _MAX_INDEX_LENGTH = 200  # an index of a database holds no long texts: longer ones are stored as a hash
 _ENCRYPTED_PREFIX = "det1:"  # of values that the store encrypted; a filter is formatted more than once
+_MAX_SEALED_LENGTH = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME_LIMIT = 255
 
 
 class StartableWorkflow(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow as far as a start needs it. `text`: the encoded `options`. `timeout`: in seconds."""
+    """A workflow as far as a start needs it. `text`: the encoded `options`. `timeout`: in seconds.
+
+    `sealed`: its workers encrypt its payloads, so it takes encrypted inputs only.
+    """
 
     name: str
     version: str
     options: RunOptions
     text: str
     timeout: float | None = None
+    sealed: bool = False
 
 
 def build_new_run(
@@ -188,6 +193,25 @@ def describe_key_conflict(run: NewRun, first: str, event: tuple[str, str] | None
         return Reason(ReasonCode.START_KEY_USED, run=first, workflow=workflow, tenant=tenant)
     stream, event_id = event
     return Reason(ReasonCode.EVENT_USED, event=event_id, stream=stream, run=first, workflow=workflow, tenant=tenant)
+
+
+def read_sealed_index(given: Iterable[tuple[str, str]], fields: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """Return the searchable values that the sender of an encrypted input computed and encrypted."""
+    pairs = tuple(given)
+    most = MAX_INDEX_FIELDS * _MAX_VALUES
+    for field, value in pairs:
+        if field not in fields or not value.startswith(_ENCRYPTED_PREFIX) or len(value) > _MAX_SEALED_LENGTH:
+            raise InputError(Reason(ReasonCode.SEALED_INDEX_INVALID, field=quote(field)))
+    if len(pairs) > most:
+        raise InputError(Reason(ReasonCode.SEALED_INDEX_INVALID, field=quote(pairs[most][0])))
+    return pairs
+
+
+def check_sealed_hash(value: str | None) -> str:
+    """Return the encrypted hash of an encrypted input, by which a repeated start is recognised."""
+    if value is None or not value.startswith(_ENCRYPTED_PREFIX) or len(value) > _MAX_SEALED_LENGTH:
+        raise InputError(Reason(ReasonCode.SEALED_HASH_NEEDED))
+    return value
 
 
 def split_field_path(field: str) -> list[str]:

@@ -267,7 +267,7 @@ def _failure_facts(run: RunView, failure: Failure, step: str | None, now: int, f
         workflow=run.workflow,
         run_id=run.public_id,
         step=step,
-        error=f"{failure.short_type}: {failure.message}" if failure.message else failure.short_type,
+        error=failure.readable_text,
         category=failure.category.value,
         fingerprint=fingerprint,
         correlation_id=run.correlation_id or run.public_id,

@@ -12,10 +12,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any, TypeAlias
 
 from redrive.core import secret_text
-from redrive.core.secret_text import MASK, SECRET_PATTERNS
+from redrive.core.secret_text import MASK, SEALED_TEXT, SECRET_PATTERNS
 from redrive.errors import ConfigurationError
 
 __all__ = [
@@ -105,7 +106,11 @@ class Redactor:
         return self._redact_value(value, 0)
 
     def text(self, text: str) -> str:
-        """Return the text with every secret in it hidden."""
+        """Return the text with every secret in it hidden. Encrypted texts in it stay as they are."""
+        if "enc1:" in text and SEALED_TEXT.search(text):
+            sealed = SEALED_TEXT.findall(text)
+            others = map(self.text, SEALED_TEXT.split(text))
+            return "".join(part for pair in zip_longest(others, sealed, fillvalue="") for part in pair)
         lower = text.lower()
         for sign, pattern in self._compiled:
             if sign in lower:

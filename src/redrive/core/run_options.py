@@ -29,9 +29,17 @@ TRACE_PREFIX = '{"trace":"'
 ORIGIN_PREFIX = '{"origin":'
 """The beginning of the encoded options of a run that a source started, behind the trace."""
 
+SEALED_OPTION = "sealed"
+"""The option in the catalogue of a workflow whose workers encrypt its payloads themselves."""
+
 _TRACE_END = len(TRACE_PREFIX) + 55
 _DECODER = json.JSONDecoder()
 _SPARSE_FIELDS = ("undo", "confirm", "cancel", "pivot", "action", "remote")
+
+
+def takes_sealed(options: str) -> bool:
+    """Return True for the options in the catalogue of a workflow that takes encrypted inputs only."""
+    return json.loads(options).get(SEALED_OPTION) is True
 
 
 def check_traceparent(traceparent: str | None) -> str | None:

@@ -12,11 +12,59 @@ The time that each function takes grows linearly with the text. Three rules ensu
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 
 MASK = "••••••"
+
+SEALED_TEXT = re.compile(r"enc1:[0-9a-f]{8}:[A-Za-z0-9+/]++={0,2}")
+"""An encrypted text, alone or inside another text. `redrive.store.encryption.keyring` describes its form."""
+
+_SEALED_HEAD = re.compile(r"(?:enc1|det1):([0-9a-f]{8}):")
+_SEALED_PREFIXES = frozenset({"enc1:", "det1:"})
+_SEALED_KEY = "sealed"
+NO_KEY = "in clear"
+"""The key id of a text in clear."""
+
+
+def is_sealed(text: str) -> bool:
+    """Return True for a text that looks encrypted. Texts in clear never do: they are JSON or words."""
+    return text[:5] in _SEALED_PREFIXES and _SEALED_HEAD.match(text) is not None
+
+
+def key_id_of(text: str) -> str:
+    """Return the id of the key that a text is encrypted with."""
+    head = _SEALED_HEAD.match(text)
+    return NO_KEY if head is None else head[1]
+
+
+def read_sealed_text(text: str) -> str:
+    """Return the encrypted text of a JSON text such as `{"sealed": "enc1:..."}`; any other JSON text unchanged."""
+    if "enc1:" not in text or text.lstrip()[:1] != "{":
+        return text
+    return read_sealed_value(json.loads(text)) or text
+
+
+def sealed_limit(most: int) -> int:
+    """Return how long the encrypted form of a text of at most this length may be."""
+    # Base64, and the name of the tenant, the nonce and the tag.
+    return most * 4 // 3 + 1024
+
+
+def make_sealed_value(text: str) -> dict[str, str]:
+    """Return the JSON value that stands for an encrypted one: `{"sealed": "enc1:..."}`."""
+    return {_SEALED_KEY: str.__str__(text)}
+
+
+def read_sealed_value(value: object) -> str | None:
+    """Return the encrypted text of a value as `make_sealed_value` returns it; None for any other value."""
+    if not isinstance(value, Mapping) or len(value) != 1:
+        return None
+    text = value.get(_SEALED_KEY)
+    return text if isinstance(text, str) and SEALED_TEXT.fullmatch(text) else None
+
 
 # Each pattern is listed with a lower-case text that every match contains. Looking for that text first is
 # about fifty times as fast as trying the pattern. "author" and "coo" stop before a letter that has

@@ -11,6 +11,7 @@ import msgspec
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.payload import Signature, signature_of_type
+from redrive.core.secret_text import is_sealed, read_sealed_value
 from redrive.core.waits import MAX_UNREAD, MAX_UNREAD_BYTES, check_event_declared, check_event_name
 from redrive.desk.api_operations import UNKNOWN_ACTOR, Actor, require_actor
 from redrive.desk.models import Caller, SentEvent
@@ -102,7 +103,10 @@ class EventSender:
         # An answer that depended on the payload would let a caller guess it.
         if not self._caller.sees_payloads and first.by != event.by:
             raise Conflict(Reason(ReasonCode.EVENT_KEY_OF_OTHER, run=result.run_id))
-        equal = not isinstance(first.payload, Unreadable) and _sort_keys(first.payload) == _sort_keys(event.payload)
+        if isinstance(first.payload, Unreadable):
+            equal = is_sealed(event.payload)  # payloads that the sender encrypted cannot be compared here
+        else:
+            equal = _sort_keys(first.payload) == _sort_keys(event.payload)
         if first.name != event.name or not equal:
             raise Conflict(Reason(ReasonCode.EVENT_KEY_USED, run=result.run_id))
         return SentEvent(seq=first.seq, run_id=result.run_id, status=result.status)
@@ -110,6 +114,7 @@ class EventSender:
     async def _encode(self, row: RunRow, name: str, payload: Any) -> str:
         """Return the payload as it is stored. An event that the workflow declares has to fit its type."""
         what = Reason(ReasonCode.EVENT_PAYLOAD, event=name)
+        sealed = read_sealed_value(payload)
         try:
             declared = self._here(row.workflow)
         except KeyError:
@@ -117,8 +122,12 @@ class EventSender:
             texts = [item.events for item in items if item.kind == "workflow"]
             schemas = json.loads(texts[0]) if texts and texts[0] else None
             check_event_declared(row.workflow, name, schemas)
+            if sealed is not None:
+                return self._checker.check_sealed(sealed, what)
             return await self._checker.encode_by_schema(payload, {} if schemas is None else schemas[name], what)
         check_event_declared(row.workflow, name, declared)
+        if sealed is not None:
+            return self._checker.check_sealed(sealed, what)
         signature = ANY_PAYLOAD if declared is None else declared[name]
         return await self._checker.encode_value(signature, payload, what)
 

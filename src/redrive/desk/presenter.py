@@ -18,6 +18,7 @@ from redrive.core.redact import Redactor
 from redrive.core.retry import RetryDecision, explain_decision
 from redrive.core.run_options import RunOptions, StepOptions, find_policy, split_trace, trace_id
 from redrive.core.saga import is_manual
+from redrive.core.secret_text import make_sealed_value
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, FOLLOW_UP_KINDS, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.desk import models
@@ -94,7 +95,7 @@ class Presenter:
         )
 
     def _present_note(self, note: StatusNoteRow) -> models.Note:
-        text = note.text.why if isinstance(note.text, Unreadable) else self._text(note.text)
+        text = str(note.text) if isinstance(note.text, Unreadable) else self._text(note.text)
         return present_row(models.Note, note, text=text, data=self.payload(note.data))
 
     def event(self, row: EventRow) -> models.EventRecord:
@@ -267,9 +268,11 @@ class Presenter:
         return None if text is None else self._text(text)
 
     def payload(self, text: str | None, without: Callable[[Any], Any] | None = None) -> Any:
-        """Return a redacted payload; `without` removes what is never shown."""
+        """Return a redacted payload; `without` removes what is never shown. An encrypted one stays encrypted."""
         if text is None:
             return None
+        if isinstance(text, Unreadable):
+            return make_sealed_value(text)
         try:
             found = json.loads(text)
             return self._redact(found if without is None else without(found))

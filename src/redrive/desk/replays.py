@@ -36,6 +36,7 @@ from redrive.core.replay import (
 from redrive.core.replay_transitions import ReplayDecision, reopen_run, restart_run
 from redrive.core.run_options import StepOptions
 from redrive.core.saga import find_passed_pivot, find_step_effects, find_unfinished, follow_up_key, read_ledger
+from redrive.core.secret_text import make_sealed_value, read_sealed_value
 from redrive.core.states import (
     CLOSED_LETTER_STATUSES,
     FINAL_RUN_STATUSES,
@@ -66,6 +67,7 @@ from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import replace
+from redrive.settings import ENVIRONMENT_VARIABLES
 from redrive.settle.settler import find_last_attempts, make_run_view
 from redrive.store.encryption.keyring import SEALED_ERROR, Unreadable
 from redrive.store.letters import DecisionCase, LetterState, ReplayRow
@@ -444,6 +446,17 @@ class Replayer:
 
     async def _edit_input(self, case: DecisionCase, request: ReplayRequest) -> tuple[str, tuple[Change, ...]]:
         redactor = self._redactor
+        sealed = None if request.input is None else read_sealed_value(request.input)
+        if sealed is not None:
+            what = Reason(ReasonCode.WORKFLOW_INPUT, workflow=case.run.workflow)
+            text = self._checker.check_sealed(sealed, what)
+            return text, (Change(path="$", kind="changed", after=make_sealed_value(text)),)
+        if isinstance(case.run.input, Unreadable):
+            raise InputError(
+                Reason(
+                    ReasonCode.INPUT_SEALED, run=case.run.public_id, variable=ENVIRONMENT_VARIABLES["encryption_keys"]
+                )
+            )
 
         def edit() -> tuple[Any, Any, Any]:
             """Return the input of the run, the edited one, and the edited one with the user's masks."""
@@ -482,11 +495,10 @@ def _is_in_force(letter: LetterState | None, last: ReplayRow, became: RunStatus 
 
 
 def _refuse_unreadable(case: DecisionCase) -> None:
-    """Refuse a run whose input or failure this process cannot decrypt: a plan needs both."""
+    """Refuse a run whose failure this process cannot decrypt: a plan needs it. Workers may encrypt the input."""
     run = case.run
-    sealed = [text for text in (run.input, run.failure) if isinstance(text, Unreadable)]
-    ending = None if sealed or run.failure is None else _parse_failure_reason(run.failure)
-    why = Reason(ReasonCode.TEXT, text=sealed[0].why) if sealed else None
+    why = Reason(ReasonCode.TEXT, text=run.failure.why) if isinstance(run.failure, Unreadable) else None
+    ending = None if why is not None or run.failure is None else _parse_failure_reason(run.failure)
     if ending is not None and ending.failure.error_type == SEALED_ERROR:
         why = ending.reason
     if why is not None:

@@ -11,8 +11,16 @@ import msgspec
 from redrive.clock import MICROS, Clock
 from redrive.core.failure_handlers import make_sample_event
 from redrive.core.json_schema import find_faults
-from redrive.core.new_run import StartableWorkflow, build_new_run, describe_key_conflict, set_event_key
-from redrive.core.run_options import FailureHandler, OnFailure, RunOptions, add_origin
+from redrive.core.new_run import (
+    StartableWorkflow,
+    build_new_run,
+    check_sealed_hash,
+    describe_key_conflict,
+    read_sealed_index,
+    set_event_key,
+)
+from redrive.core.run_options import FailureHandler, OnFailure, RunOptions, add_origin, takes_sealed
+from redrive.core.secret_text import read_sealed_value
 from redrive.core.transitions import NewRun
 from redrive.desk.models import Caller
 from redrive.desk.validation import PayloadChecker
@@ -20,6 +28,7 @@ from redrive.errors import Conflict, InputError, RedriveError, UnknownWorkflow
 from redrive.observability.tracing import current_traceparent
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
+from redrive.settings import ENVIRONMENT_VARIABLES
 from redrive.store.port import DeskStore
 from redrive.store.runs import StartResult
 from redrive.store.workers import CatalogueRow
@@ -29,7 +38,8 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A run to be started, with the options of `start`.
 
     `event` is the event that starts it: a stream and an id. The event is the idempotency key of the run. An event of a
-    source is also recorded as the `origin` of the run.
+    source is also recorded as the `origin` of the run. With an encrypted input come its `input_hash`, by which a
+    repeated start is recognised, and its searchable values (`input_index`), both encrypted as well.
     """
 
     workflow: str
@@ -37,6 +47,8 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     from_source: bool = False
     input: Mapping[str, Any] = msgspec.field(default_factory=dict)
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    input_hash: str | None = None
+    input_index: tuple[tuple[str, str], ...] = ()
 
 
 class RunStarter:
@@ -104,7 +116,18 @@ class RunStarter:
         return [each for each in found if each is not None]
 
     async def _make_run(self, request: StartRequest, workflow: StartableWorkflow, schema: Any) -> NewRun:
-        if schema is None:
+        sealed = read_sealed_value(request.input)
+        if sealed is not None:
+            text = self._checker.check_sealed(sealed, Reason(ReasonCode.WORKFLOW_INPUT, workflow=request.workflow))
+        elif workflow.sealed:
+            raise InputError(
+                Reason(
+                    ReasonCode.WORKFLOW_SEALED,
+                    workflow=workflow.name,
+                    variable=ENVIRONMENT_VARIABLES["encryption_keys"],
+                )
+            )
+        elif schema is None:
             text = await self._checker.encode_input(request.workflow, dict(request.input))
         else:
             what = Reason(ReasonCode.WORKFLOW_INPUT, workflow=request.workflow)
@@ -129,6 +152,12 @@ class RunStarter:
             run = set_event_key(run, request.event)
             if request.from_source:
                 run = replace(run, options=add_origin(run.options, request.event))
+        if sealed is not None:
+            run = replace(
+                run,
+                key_hash=None if run.key is None else check_sealed_hash(request.input_hash),
+                index=read_sealed_index(request.input_index, workflow.options.index),
+            )
         return run if run.key is None else replace(run, key_maker=self._caller.name)
 
     async def _find_handler(self, name: str) -> OnFailure:
@@ -180,5 +209,6 @@ def _read_catalogue(item: CatalogueRow) -> tuple[StartableWorkflow, Any]:
         options=options,
         text=options.to_json(),
         timeout=json.loads(item.options).get("timeout"),  # stored beside the options of a run
+        sealed=takes_sealed(item.options),
     )
     return workflow, json.loads(item.schema_in or "{}")

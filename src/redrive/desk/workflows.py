@@ -13,6 +13,7 @@ from typing import Any
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.roles import Permission
+from redrive.core.run_options import RunOptions, takes_sealed
 from redrive.desk.api_operations import Actor, operation
 from redrive.desk.presenter import present_row
 from redrive.duration import to_datetime
@@ -25,7 +26,8 @@ class KnownWorkflow:
     """A workflow that code registered. `unclaimable` counts due runs that no live worker can take.
 
     `idle_queues` are the queues of those runs that no live worker with the workflow takes. Version and schemas are
-    those of the newest code that ran; None if none did.
+    those of the newest code that ran; None if none did. `index` are the fields of the input to search by. A `sealed`
+    workflow takes encrypted inputs only: its workers have the key, and the server does not.
     """
 
     name: str
@@ -36,6 +38,8 @@ class KnownWorkflow:
     input_schema: dict[str, Any] | None
     output_schema: dict[str, Any] | None
     idle_queues: tuple[str, ...] = ()
+    index: tuple[str, ...] = ()
+    sealed: bool = False
 
 
 class WorkerState(StrEnum):
@@ -97,6 +101,8 @@ class Workflows:
                 input_schema=json.loads(items[name].schema_in or "{}") if name in items else None,
                 output_schema=json.loads(items[name].schema_out or "{}") if name in items else None,
                 idle_queues=tuple(each.queue for each in unclaimable if each.workflow == name and each.registered),
+                index=RunOptions.from_json(items[name].options).index if name in items else (),
+                sealed=name in items and takes_sealed(items[name].options),
             )
             for name in sorted(items.keys() | paused.keys() | waiting.keys() | set(self._here))
         ]

@@ -269,7 +269,7 @@ class DecisionLog:
 
     def _log_failed_attempt(self, outcome: AttemptFailed, transition: Transition, now: int) -> None:
         failure, again = outcome.failure, transition.entries[0].status is StepStatus.RETRYING
-        error = self._redactor.text(f"{failure.short_type}: {failure.message}")
+        error = self._redactor.text(failure.readable_text)
         decision = _explain_decision(transition.attempts, outcome, now)
         log.warning(
             "step %r of run %s failed%s: %s (%s)",

@@ -40,12 +40,13 @@ from redrive.observability.counters import SettleListener
 from redrive.remote import wire
 from redrive.remote.client import Address, Client
 from redrive.remote.connection import Server
+from redrive.remote.sealing import Sealing
 from redrive.settle.settler import Settled, make_refused
 from redrive.store.children import AwaitedRun, Child
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
 from redrive.store.claims import ClaimedRun, ClaimRequest, ClaimResult
 from redrive.store.events import Mailbox
-from redrive.store.port import Transaction
+from redrive.store.port import LeaseConnection, Transaction
 from redrive.store.questions import AskedQuestion
 from redrive.store.runs import AttemptRow, StartResult
 from redrive.store.store import repeat_until_answered
@@ -87,9 +88,10 @@ class RemoteBackend:
     commits_at_once = 1  # batches are numbered, and each follows the answer to the one before
     listeners: Sequence[SettleListener] = ()
 
-    def __init__(self, address: Address, token: str, clock: Clock) -> None:
+    def __init__(self, address: Address, token: str, clock: Clock, sealing: Sealing | None = None) -> None:
         self._address = address
         self._token = token
+        self._sealing = sealing
         self._clock = clock
         self._time = RemoteClock(clock)
         self.now = self._time.now
@@ -124,6 +126,10 @@ class RemoteBackend:
         if isinstance(now, int):
             self._time.learn(now, asked_at)
         return reply
+
+    def _open(self, record: T, tenant: str | None = None) -> T:
+        """Return a record decrypted, if this worker has keys."""
+        return record if self._sealing is None else self._sealing.open(record, tenant)
 
     async def _ask(self, path: str, body: Any, kind: Callable[..., T] | Any, *, method: str = "POST") -> Any:
         """Send a request about runs or circuits; StoreUnavailable if the server does not know the worker or the run.
@@ -166,7 +172,8 @@ class RemoteBackend:
         call = wire.Registration(
             name=worker.name,
             protocols=(wire.PROTOCOL,),
-            catalogue=catalogue,
+            catalogue=catalogue if self._sealing is None else self._sealing.mark_catalogue(catalogue),
+            keys=self._sealing is not None,
             lease=worker.lease,
             queues=worker.queues,
             # A worker that did not even try to send heartbeats was stopped or blocked, perhaps by one of its runs.
@@ -190,8 +197,9 @@ class RemoteBackend:
         except NotFound:
             log.debug("the server does not know this worker any more")
 
-    def lease_connection(self) -> RemoteLease:
-        return RemoteLease(self, Client(self._address, self._token), self._time, self._clock)
+    def lease_connection(self) -> LeaseConnection:
+        lease = RemoteLease(self, Client(self._address, self._token), self._time, self._clock)
+        return lease if self._sealing is None else self._sealing.codec.wrap_lease(lease)
 
     @property
     def is_stale(self) -> bool:
@@ -210,12 +218,13 @@ class RemoteBackend:
     # -- work -----------------------------------------------------------------------------------------
 
     async def claim(self, claim: ClaimRequest) -> ClaimResult:
-        call = wire.ClaimCall(capacity=claim.capacity, suspect=claim.suspect, after=claim.after)
+        keys = self._sealing is not None
+        call = wire.ClaimCall(capacity=claim.capacity, suspect=claim.suspect, after=claim.after, keys=keys)
         try:
             found: ClaimResult = await self._call("claim", call, ClaimResult)
         except NotFound:
             return ClaimResult(runs=[], now=self.now(), next_in=None, after=claim.after)
-        return found
+        return found if self._sealing is None else self._sealing.codec.open_claims(found)
 
     async def changed(self) -> None:
         call = wire.WaitCall(wait=int(self._wait * MICROS))
@@ -228,7 +237,9 @@ class RemoteBackend:
         worker, number = self._worker, self._number + 1
         if self._stale:
             return [make_refused(each) for each in outcomes]
-        body = wire.encode_batch(number, outcomes)
+        sealing = self._sealing
+        sealed = outcomes if sealing is None else [sealing.seal_outcome(each) for each in outcomes]
+        body = wire.encode_batch(number, sealed)
         if self._limits is not None and len(body) > self._limits.body:
             raise DataRefused(f"the batch has {len(body)} bytes, and the server takes at most {self._limits.body}")
 
@@ -250,8 +261,20 @@ class RemoteBackend:
         if reply is None or worker != self._worker:
             return [make_refused(each) for each in outcomes]
         self._number = number
-        pairs = zip(outcomes, reply.answers, strict=True)
+        pairs = zip(outcomes, map(self._open_answer, outcomes, reply.answers), strict=True)
         return [wire.read_answer(outcome, answer, reply.now) for outcome, answer in pairs]
+
+    def _open_answer(self, outcome: Outcome, answer: wire.Answer) -> wire.Answer:
+        """Return the answer to an outcome with its failure decrypted."""
+        sealing, (change, entry) = self._sealing, (answer.change, answer.entry)
+        if sealing is None or not any(each is not None and each.failure for each in (change, entry)):
+            return answer
+        tenant = outcome.run.tenant
+        if change is not None:
+            change = msgspec.structs.replace(change, failure=sealing.open_text(change.failure, tenant))
+        if entry is not None:
+            entry = msgspec.structs.replace(entry, failure=sealing.open_text(entry.failure, tenant))
+        return msgspec.structs.replace(answer, change=change, entry=entry)
 
     async def held(self, worker: int) -> list[RunView]:
         found: list[wire.HeldReply] = await self._call("held", None, list[wire.HeldReply], method="GET")
@@ -262,10 +285,10 @@ class RemoteBackend:
         return found
 
     async def journal(self, run: int) -> list[EntryRow]:
-        return (await self._history(run)).journal
+        return self._open((await self._history(run)).journal)
 
     async def attempts(self, run: int) -> list[AttemptRow]:
-        return (await self._history(run)).attempts
+        return self._open((await self._history(run)).attempts)
 
     async def mailbox(self, run: int, *, tasks: bool = False) -> Mailbox | None:
         try:
@@ -274,7 +297,7 @@ class RemoteBackend:
             )
         except NotFound:
             return None  # a worker that the server does not know holds no runs
-        return reply.mailbox
+        return self._open(reply.mailbox)
 
     async def wakeups(self, runs: Sequence[int]) -> dict[int, int]:
         reply: wire.WakeupsReply = await self._ask("wakeups", wire.WakeupsCall(runs=tuple(runs)), wire.WakeupsReply)
@@ -294,7 +317,7 @@ class RemoteBackend:
             reply: wire.AwaitedReply = await self._call(f"runs/{run}/awaited", call, wire.AwaitedReply)
         except NotFound:
             return None  # as for the mailbox
-        return reply.awaited
+        return self._open(reply.awaited)
 
     async def asked_question(self, run: int, index: int) -> AskedQuestion | None:
         call = wire.AskedCall(index=index)
@@ -302,16 +325,24 @@ class RemoteBackend:
             reply: wire.AskedReply = await self._call(f"runs/{run}/asked", call, wire.AskedReply)
         except NotFound:
             return None  # as for the mailbox
-        return reply.asked
+        return self._open(reply.asked)
 
     async def rollback_cause(self, run: ClaimedRun) -> RollbackCause:
-        return (await self._history(run.id)).cause
+        cause = (await self._history(run.id)).cause
+        if (sealing := self._sealing) is None:
+            return cause
+        texts = {name: sealing.open_text(getattr(cause, name), run.tenant) for name in ("failure", "letter_failure")}
+        return msgspec.structs.replace(cause, **texts)
 
     async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[StartResult]:
         """Start runs. With a `worker`, which is this one, it holds those that are due."""
         call = wire.StartCall(runs=list(runs), claim=worker is not None)
         started: list[StartResult] = await self._call("start", call, list[StartResult])
-        return started
+        if (sealing := self._sealing) is None:
+            return started
+        opened = [None if each.claimed is None else sealing.codec.open_claimed(each.claimed) for each in started]
+        pairs = zip(started, opened, strict=True)
+        return [each if run is None else msgspec.structs.replace(each, claimed=run) for each, run in pairs]
 
     async def has_live_worker(self, version: str) -> bool:
         reply: wire.VersionReply = await self._ask("version", wire.VersionCall(version=version), wire.VersionReply)

@@ -22,6 +22,7 @@ from redrive.http_problems import HTTP_PROBLEMS, make_error
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict
+from redrive.remote.sealing import Sealing
 from redrive.settings import API_PREFIX
 from redrive.store.filters import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter, TaskFilter
 
@@ -82,9 +83,11 @@ class RawJson(msgspec.Struct, frozen=True):
 class Client:
     """Sends requests to a server, one at a time. A request without an answer is repeated if that is harmless."""
 
-    def __init__(self, address: Address, token: str) -> None:
+    def __init__(self, address: Address, token: str, sealing: Sealing | None = None) -> None:
         self.address = address
         self._token = token
+        self.sealing = sealing
+        self._home: str | None = None
         self._connection: http.client.HTTPConnection | None = None
         self._one_at_a_time = asyncio.Lock()
 
@@ -96,8 +99,12 @@ class Client:
         body: Any = None,
         tenant: str | None = None,
         key: str | None = None,
+        opens: bool = True,
     ) -> Any:
-        """Send a request and return the decoded answer. A POST without a key gets one: it can be repeated."""
+        """Send a request and return the decoded answer. A POST without a key gets one: it can be repeated.
+
+        With `opens=False`, what is encrypted in the answer stays so.
+        """
         if method == "POST":
             body, key = {} if body is None else body, key or uuid.uuid4().hex
         value = body.value if isinstance(body, RawJson) else body
@@ -105,7 +112,19 @@ class Client:
         async with self._one_at_a_time:
             answer = await self._ask(method, self._target(path, query, tenant), text, key)
             read = await asyncio.to_thread(answer.read)
-        return self._parse(read) if read else None
+        found = self._parse(read) if read else None
+        return self.sealing.open_answer(found, path) if opens and self.sealing is not None else found
+
+    async def home(self) -> str:
+        """Return the tenant of requests that name none."""
+        if self._home is None:
+            self._home = self.address.tenant or str((await self.request("GET", "me"))["tenant"])
+        return self._home
+
+    @property
+    def seals(self) -> Sealing | None:
+        """The encryption of payloads in requests; None if they are sent in clear."""
+        return self.sealing if self.sealing is not None and self.sealing.writes else None
 
     async def lines(self, *path: str) -> AsyncIterator[Any]:
         """Yield the lines of an answer, each of them JSON, as they arrive."""

@@ -11,8 +11,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, TypeVar, Unpack
 
 from redrive.core.history import History
+from redrive.core.idempotency import event_hash, payload_hash
+from redrive.core.json_edit import Change, diff_json, merge_patch, unmask
+from redrive.core.json_schema import find_faults
+from redrive.core.new_run import extract_index_values
+from redrive.core.redact import Redactor
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import ALL_TENANTS, Role
+from redrive.core.secret_text import read_sealed_value
 from redrive.desk import api_operations
 from redrive.desk.api_operations import Actor
 from redrive.desk.audit import Audit
@@ -33,12 +39,14 @@ from redrive.desk.saga import Ledger, Saga
 from redrive.desk.saved_views import SavedView, SavedViews
 from redrive.desk.schedules import Schedules
 from redrive.desk.tasks import Tasks
-from redrive.desk.workflows import Workflows
+from redrive.desk.validation import encode_json, make_invalid_reason
+from redrive.desk.workflows import KnownWorkflow, Workflows
 from redrive.errors import ConfigurationError, Conflict, InputError, NotFound, RedriveError
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
-from redrive.record_fields import as_dict, field_names
+from redrive.record_fields import as_dict, field_names, replace
 from redrive.remote.client import TOKEN_VARIABLE, Address, Client, RawJson, encode_value, make_query, read, without_none
+from redrive.remote.sealing import Sealing
 from redrive.store.accounts import IssuedToken, MemberRow, NewToken, NewUser, TenantRow, TokenKind, TokenRow, UserRow
 from redrive.store.filters import LetterFilter
 from redrive.store.result_page import Page
@@ -77,7 +85,9 @@ async def send(client: Client, call: Callable[..., Any], *args: Any, **options: 
     tenant = given.pop("tenant", parameters["tenant"].default if "tenant" in parameters else None)
     key = given.pop("idempotency_key", None)
     where = given.pop("filter", given.get("letters"))
-    values = _encode_letters(given.pop("letters")) if "letters" in given else make_query(where)
+    if client.sealing is not None:
+        where = client.sealing.seal_filter(where)
+    values = _encode_letters(where) if given.pop("letters", None) is not None else make_query(where)
     tenant = tenant or getattr(where, "tenant", None)
     for name, parameter in parameters.items():
         if about.names.get(name, name) in about.path_names:
@@ -90,9 +100,9 @@ async def send(client: Client, call: Callable[..., Any], *args: Any, **options: 
             values[wire_name] = encode_value(value)
     parts = about.path.removeprefix("/").split("/")
     path = [values.pop(part[1:-1].removesuffix(":path")) if part.startswith("{") else part for part in parts]
-    part = "body" if about.method in ("POST", "PUT") else "query"
+    body, query = (values, None) if about.method in ("POST", "PUT") else (None, values)
     try:
-        found = await client.request(about.method, *path, tenant=tenant, key=key, **{part: values})
+        found = await client.request(about.method, *path, tenant=tenant, key=key, body=body, query=query)
     except NotFound:
         # A call that removes something returns False if it was not there.
         if about.method == "DELETE" and answer is bool:
@@ -109,7 +119,7 @@ def _encode_letters(letters: LetterFilter | Iterable[str]) -> dict[str, Any]:
     require_open_letters(letters)
     filter = {name: value for name, value in make_query(letters).items() if name != "status"}
     if "index" in filter:
-        filter["index"] = dict(text.split(":", 1) for text in filter["index"])
+        filter["index"] = {field: list(texts) for field, texts in (letters.index or {}).items()}
     return {"filter": filter}
 
 
@@ -121,6 +131,61 @@ async def _decide(
     key, tenant = options.get("idempotency_key"), options.get("tenant")
     found = await client.request("POST", *path, body=sent, tenant=tenant, key=key)
     return read(Replay | DryRun, found)  # type: ignore[arg-type]
+
+
+_GIVEN_VALUES = ("input", "patch", "output", "skip_steps")
+"""The options of a replay that hold payloads."""
+
+
+async def _seal_decision(client: Client, id: str, options: Any) -> tuple[Any, tuple[Change, ...]]:
+    """Return the options of a replay with their values encrypted, and the changes of the input.
+
+    The server cannot read the input, so it is edited and checked here.
+    """
+    sealing, tenant = client.seals, options.get("tenant")
+    if sealing is None or all(options.get(name) is None for name in _GIVEN_VALUES):
+        return options, ()
+    letter = await client.request("GET", "workflow-dlq", id, tenant=tenant, opens=False)
+    owner, sealed = letter["tenant"], dict(options)
+    changes: tuple[Change, ...] = ()
+    edits = options.get("input") is not None or options.get("patch") is not None
+    if edits and read_sealed_value(letter["input"]) is not None:  # the server edits an input in clear
+        edited, changes = _edit_input(sealing.open_value(letter["input"]), options)
+        _check_input(await _find_workflow(client, letter["workflow"], tenant), edited)
+        sealed.pop("patch", None)
+        sealed["input"] = sealing.seal_value(edited, owner)
+    if options.get("output") is not None:
+        sealed["output"] = sealing.seal_value(options["output"], owner)
+    if options.get("skip_steps") is not None:
+        steps = options["skip_steps"].items()
+        sealed["skip_steps"] = {name: sealing.seal_value(value, owner) for name, value in steps}
+    return sealed, changes
+
+
+def _edit_input(original: Any, options: Mapping[str, Any]) -> tuple[Any, tuple[Change, ...]]:
+    """Return the input that a replay gives, and how it differs from the one of the run, without secrets."""
+    redactor, given, patch = Redactor(), options.get("input"), options.get("patch")
+    if patch is None:
+        edited, sent = unmask(given, original, redactor), given
+    else:
+        edited = merge_patch(original, unmask(patch, original, redactor))
+        sent = merge_patch(redactor.redact(original), patch)
+    return edited, diff_json(original, edited, redactor, sent=sent)
+
+
+async def _find_workflow(client: Client, name: str, tenant: str | None) -> KnownWorkflow:
+    """Return a workflow of the server's catalogue."""
+    for each in read(list[KnownWorkflow], await client.request("GET", "workflows", tenant=tenant)):
+        if each.name == name:
+            return each
+    raise NotFound(Reason(ReasonCode.WORKFLOW_NOT_FOUND, workflow=name))
+
+
+def _check_input(workflow: KnownWorkflow, value: Any) -> None:
+    """Refuse an input that does not fit: the server cannot check one that is encrypted."""
+    if found := find_faults(value, workflow.input_schema or {}):
+        what = Reason(ReasonCode.WORKFLOW_INPUT, workflow=workflow.name)
+        raise InputError(make_invalid_reason(what, [each.reason for each in found]))
 
 
 class RemoteDeadLetters(DeadLetters):
@@ -141,8 +206,10 @@ class RemoteDeadLetters(DeadLetters):
     async def replay(
         self, id: str, mode: str = "FROM_FAILED", *, dry_run: bool = False, **options: Unpack[ReplayOptions]
     ) -> Any:
+        options, changes = await _seal_decision(self._client, id, options)
         if mode.upper() != ReplayMode.COMPLETE:
-            return await send(self._client, DeadLetters.replay, id, mode.upper(), dry_run=dry_run, **options)
+            made = await send(self._client, DeadLetters.replay, id, mode.upper(), dry_run=dry_run, **options)
+            return replace(made, changes=changes) if changes else made
         body = {"output": options.get("output"), "dry_run": dry_run}
         return await _decide(self._client, ("workflow-dlq", id, "complete"), body, options)
 
@@ -179,8 +246,9 @@ class RemoteRuns(Runs):
         if (undo := options.pop("undo", None)) is not None:
             path = ("runs", run_id, "saga", undo, _COMPENSATION_VERBS.get(mode, mode))
             return await _decide(self._client, path, {"dry_run": dry_run}, options)
+        options, changes = await _seal_decision(self._client, run_id, options)
         answer: Replay | DryRun = await send(self._client, Runs.retry, run_id, mode, dry_run=dry_run, **options)
-        return answer
+        return replace(answer, changes=changes) if changes else answer
 
     async def read_histories(self, **options: Any) -> Page[History]:
         return await self.histories(**options)
@@ -188,10 +256,15 @@ class RemoteRuns(Runs):
     send = api_operations.keep_local(Runs.send)
 
     async def _send(self, request: EventRequest) -> SentEvent:
-        path, body = ("runs", request.run_id, "events", request.name), RawJson(request.payload)
-        return read(
-            SentEvent, await self._client.request("POST", *path, body=body, tenant=request.tenant, key=request.key)
-        )
+        client, payload = self._client, request.payload
+        if (sealing := client.seals) is not None:
+            tenant = request.tenant or await client.home()
+            if tenant == ALL_TENANTS:
+                tenant = (await client.request("GET", "runs", request.run_id))["tenant"]
+            payload = sealing.seal_value(payload, tenant)
+        path = ("runs", request.run_id, "events", request.name)
+        body = RawJson(payload)
+        return read(SentEvent, await client.request("POST", *path, body=body, tenant=request.tenant, key=request.key))
 
 
 class RemoteStarter(RunStarter):
@@ -206,8 +279,13 @@ class RemoteStarter(RunStarter):
             if "retry" in options:
                 options["retry"] = encode_value(options["retry"])
             event = None if request.event is None else dict(zip(("stream", "id"), request.event, strict=True))
-            return without_none(workflow=request.workflow, input=dict(request.input), event=event, **options)
+            index: dict[str, list[str]] = {}
+            for field, value in request.input_index:
+                index.setdefault(field, []).append(value)
+            sealed = without_none(input_hash=request.input_hash, input_index=index or None)
+            return without_none(workflow=request.workflow, input=dict(request.input), event=event, **sealed, **options)
 
+        requests = [await self._seal(each) for each in requests]
         started: dict[int, StartResult] = {}
         for tenant in {each.options.get("tenant") for each in requests}:
             numbers = [n for n, each in enumerate(requests) if each.options.get("tenant") == tenant]
@@ -216,6 +294,18 @@ class RemoteStarter(RunStarter):
             made = (StartResult(public_id=run["id"], new=run["new"]) for run in found["runs"])
             started.update(zip(numbers, made, strict=True))
         return [started[number] for number in range(len(requests))]
+
+    async def _seal(self, request: StartRequest) -> StartRequest:
+        """Return a start with its input checked and encrypted, with what the server needs beside it."""
+        sealing = self._client.seals
+        if sealing is None or read_sealed_value(request.input) is not None:
+            return request
+        tenant = request.options.get("tenant") or await self._client.home()
+        known = await _find_workflow(self._client, request.workflow, request.options.get("tenant"))
+        _check_input(known, dict(request.input))
+        text = encode_json(dict(request.input), Reason(ReasonCode.WORKFLOW_INPUT, workflow=request.workflow))
+        hash = payload_hash(text) if request.event is None else event_hash(request.workflow, text)
+        return sealing.seal_start(request, tenant, text, hash, extract_index_values(text, known.index))
 
     async def start_each(self, requests: Sequence[StartRequest]) -> list[StartResult | RedriveError]:
         found: list[StartResult | RedriveError] = []
@@ -393,10 +483,11 @@ class Remote:
     `steps` are those of an app whose code is at hand, if there is one.
     """
 
-    def __init__(self, url: str, token: str | None = None, steps: Mapping[str, Any] | None = None) -> None:
-        client = Client(Address.read(url), os.environ.get(TOKEN_VARIABLE, "") if token is None else token)
+    def __init__(
+        self, url: str, token: str | None = None, steps: Mapping[str, Any] | None = None, sealing: Sealing | None = None
+    ) -> None:
+        client = Client(Address.read(url), os.environ.get(TOKEN_VARIABLE, "") if token is None else token, sealing)
         self._client = client
-        self._home: str | None = None
         self.registered_steps = steps or {}
         self.runs: Runs = self.make_runs(RemoteRuns)
         self.starter: RunStarter = RemoteStarter(client)
@@ -439,9 +530,7 @@ class Remote:
 
     async def home(self) -> str:
         """Return the tenant of requests that name none."""
-        if self._home is None:
-            self._home = str((await self.me())["tenant"])
-        return self._home
+        return await self._client.home()
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Remote]:

@@ -31,7 +31,8 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class TaskPoll(_Record, frozen=True, kw_only=True):
     """A request for up to `capacity` tasks of these steps. With `wait_ms` it is answered when there is one.
 
-    `begin`: the worker calls the steps at once; otherwise it calls `begin` for each ticket before.
+    `begin`: the worker calls the steps at once; otherwise it calls `begin` for each ticket before. `keys`: the worker
+    decrypts payloads itself.
     """
 
     queue: _Name
@@ -39,6 +40,7 @@ class TaskPoll(_Record, frozen=True, kw_only=True):
     capacity: Annotated[int, msgspec.Meta(ge=1, le=MAX_TASKS)] = 1
     wait_ms: _Count = 0
     begin: bool = True
+    keys: bool = False
 
 
 class OfferedTask(_Record, frozen=True, kw_only=True):

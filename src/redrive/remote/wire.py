@@ -66,6 +66,7 @@ class Registration(_Record, frozen=True, kw_only=True):
     """A worker that wants to execute runs, or steps. `lease` is in microseconds. A step worker has no catalogue.
 
     `previous`: its id before the server declared it dead, if the worker was alive and could not reach the server.
+    `keys`: the worker has encryption keys.
     """
 
     name: _Name
@@ -74,6 +75,7 @@ class Registration(_Record, frozen=True, kw_only=True):
     lease: _Count = 30_000_000
     queues: tuple[str, ...] | None = None
     previous: _Count = 0
+    keys: bool = False
 
 
 class Registered(_Record, frozen=True, kw_only=True):
@@ -88,11 +90,12 @@ class Registered(_Record, frozen=True, kw_only=True):
 
 
 class ClaimCall(_Record, frozen=True, kw_only=True):
-    """A request for up to `capacity` due runs, as in `ClaimRequest`."""
+    """A request for up to `capacity` due runs, as in `ClaimRequest`. `keys`: the worker decrypts payloads itself."""
 
     capacity: _Count
     suspect: bool
     after: Lane | None = None
+    keys: bool = False
 
 
 class WaitCall(_Record, frozen=True, kw_only=True):

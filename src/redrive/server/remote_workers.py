@@ -27,6 +27,7 @@ from redrive.core.audit import AuditEvent
 from redrive.core.decide_step import record_start
 from redrive.core.outcomes import AttemptStarted, Outcome, RunView
 from redrive.core.roles import ALL_TENANTS, Principal
+from redrive.core.run_options import takes_sealed
 from redrive.core.transitions import AuditWrite, NewRun, Transition
 from redrive.errors import InputError, NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode
@@ -51,7 +52,8 @@ from redrive.settle.circuits import apply_samples, update_circuit
 from redrive.settle.settler import LocalSettler, make_claimed_run_view, make_lenient_run_view, parse_run_options
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest
 from redrive.store.claims import ClaimedRun, ClaimRequest, ClaimResult
-from redrive.store.encryption.keyring import Unreadable
+from redrive.store.encryption.codec import UnreadableJournal
+from redrive.store.encryption.keyring import KEYS_VARIABLE, Unreadable
 from redrive.store.port import DeskStore, LeaseConnection, Store
 from redrive.store.runs import StartResult
 from redrive.store.workers import NewWorker, Receipt, RemoteWorkerRow, StaleBatch
@@ -148,6 +150,8 @@ class RemoteWorkers:
         if tenant and (taken := await self._store.names_for_all(names)):
             reason = Reason(ReasonCode.WORKFLOW_NAME_TAKEN, names=tuple(taken[:20]))
             raise ProblemError(409, reason, code="name_taken", title="The name is taken")
+        if not call.keys and (sealed := await self._find_sealed(workflows, tenant)):
+            raise InputError(Reason(ReasonCode.WORKFLOW_SEALED, workflow=sealed, variable=KEYS_VARIABLE))
         if await self._store.count_remote_workers(principal.token) >= MAX_WORKERS_PER_TOKEN:
             reason = Reason(ReasonCode.TOO_MANY_WORKERS, most=MAX_WORKERS_PER_TOKEN)
             raise ProblemError(429, reason, headers={"Retry-After": "30"})
@@ -180,6 +184,11 @@ class RemoteWorkers:
             wait=int(LONGEST_POLL * MICROS),
             limits=self.limits,
         )
+
+    async def _find_sealed(self, workflows: Sequence[str], tenant: str) -> str | None:
+        """Return the first of these workflows whose workers encrypt its payloads; None if there is none."""
+        rows = await self._store.known(list(workflows), tenant=tenant) if workflows else ()
+        return next((row.name for row in rows if row.kind == "workflow" and takes_sealed(row.options)), None)
 
     async def find_session(self, principal: Principal, worker: int) -> WorkerSession:
         """Return the session of a worker; raise NotFound unless this token registered it."""
@@ -224,7 +233,8 @@ class RemoteWorkers:
                 tenant=row.tenant or None,
             )
         )
-        runs = [run for run in claims.runs if await self._can_send(session, run)]
+        claimed = [pass_sealed(run) for run in claims.runs] if call.keys else claims.runs
+        runs = [run for run in claimed if await self._can_send(session, run, sealed=call.keys)]
         for run in runs:
             self._remember(session, run)
         self._add_held(row.token, len(claims.runs))
@@ -248,11 +258,14 @@ class RemoteWorkers:
         if (known := self._held_counts.get(token)) is not None:
             self._held_counts[token] = (known[0], known[1] + runs)
 
-    async def _can_send(self, session: WorkerSession, run: ClaimedRun) -> bool:
-        """Return True if a run can be sent. One that cannot be read becomes a dead letter, as on a local worker."""
+    async def _can_send(self, session: WorkerSession, run: ClaimedRun, *, sealed: bool) -> bool:
+        """Return True if a run can be sent. One that cannot be read becomes a dead letter, as on a local worker.
+
+        `sealed`: the worker decrypts payloads itself.
+        """
         self._require_tenant(session, run.tenant)
         try:
-            if isinstance(run.input, Unreadable):
+            if isinstance(run.input, Unreadable) and not sealed:
                 raise InputError(Reason(ReasonCode.TEXT, text=run.input.why))
             tuple(run.journal)
             parse_run_options(run.options)
@@ -501,6 +514,12 @@ class RemoteWorkers:
     def _require_tenant(session: WorkerSession, *tenants: str) -> None:
         if session.row.tenant and any(tenant != session.row.tenant for tenant in tenants):
             raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
+
+
+def pass_sealed(run: ClaimedRun) -> ClaimedRun:
+    """Return a run whose journal can be read although some of its payloads are encrypted by a worker."""
+    journal = run.journal
+    return replace(run, journal=tuple(journal.entries)) if isinstance(journal, UnreadableJournal) else run
 
 
 async def _find_clashes(view: DeskStore, runs: Sequence[NewRun], started: Sequence[StartResult]) -> list[StartResult]:

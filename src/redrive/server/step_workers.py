@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ import msgspec
 from redrive.clock import Clock
 from redrive.core.failure import Failure, ReportedError
 from redrive.core.roles import Principal
+from redrive.core.secret_text import is_sealed, make_sealed_value, read_sealed_text
 from redrive.core.states import StepStatus
 from redrive.errors import NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode
@@ -26,7 +28,6 @@ from redrive.server.problem_responses import ProblemError
 from redrive.server.worker_input import check_fields, make_request_error
 from redrive.settle.step_queues import StepQueues
 from redrive.settle.step_tasks import TaskReport, read_run_options, read_step_options
-from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import Store
 from redrive.store.step_tasks import TaskCase, TaskClaim, TaskHeartbeat, TaskStatus
 
@@ -92,7 +93,7 @@ class StepWorkers:
             after=self._served.get(turn, ""),
             workflows=None if principal.workflows is None else tuple(principal.workflows),
         )
-        cases = await self._queues.take(claim)
+        cases = await self._queues.take(claim, keys=call.keys)
         if row.tenant and any(case.tenant != row.tenant for case in cases):
             raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
         if cases:
@@ -108,7 +109,7 @@ class StepWorkers:
             workflow=case.workflow,
             step=case.name,
             attempt=case.attempt,
-            input=msgspec.Raw(case.input.encode()),
+            input=_make_raw(case.input),
             idempotency_key=await self._queues.find_key(case),
             timeout_ms=int(step.timeout * 1000),
             heartbeat_timeout_ms=None if patience is None else int(patience * 1000),
@@ -150,15 +151,14 @@ class StepWorkers:
             if index in entries and entries[index].status is StepStatus.SUCCESS:
                 result = entries[index].output
         return wire.BeginReply(
-            should_execute=begins,
-            now=self._store.now(),
-            cached_result=None if result is None or isinstance(result, Unreadable) else msgspec.Raw(result.encode()),
+            should_execute=begins, now=self._store.now(), cached_result=None if result is None else _make_raw(result)
         )
 
     async def beat(self, session: WorkerSession, beats: Sequence[tuple[str, str | None]]) -> list[str]:
         """Record heartbeats of tasks; return the tickets whose tasks the worker should stop."""
         for _, details in beats:
             check_fields({"data": details}, self._max_payload)
+        beats = [(ticket, details and read_sealed_text(details)) for ticket, details in beats]
         tickets = {ticket: self._read_ticket(session, ticket) for ticket, _ in beats}
         if not tickets:
             return []
@@ -220,7 +220,12 @@ class StepWorkers:
     async def _make_report(self, case: TaskCase, given: wire.TicketReport) -> TaskReport:
         if given.error is not None:
             return TaskReport(case=case, failure=_read_failure(given))
-        return await self._queues.make_report(case, bytes(given.output).decode())
+        return await self._queues.make_report(case, read_sealed_text(bytes(given.output).decode()))
+
+
+def _make_raw(payload: str) -> msgspec.Raw:
+    """Return a payload as JSON, or `{"sealed": text}` if a worker encrypted it."""
+    return msgspec.Raw(json.dumps(make_sealed_value(payload)).encode() if is_sealed(payload) else payload.encode())
 
 
 def _read_reply(case: TaskCase | None, fence: int, ticket: str) -> wire.ReportReply | None:

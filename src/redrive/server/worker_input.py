@@ -17,12 +17,13 @@ import msgspec
 from redrive.clock import MICROS
 from redrive.core.idempotency import decode_key, message_id
 from redrive.core.json_schema import find_json_fault
-from redrive.core.new_run import check_name, extract_index_values
+from redrive.core.new_run import check_name, check_sealed_hash, extract_index_values, read_sealed_index
 from redrive.core.outbox import check_message_key, check_topic
 from redrive.core.outcomes import Outcome, RunView
 from redrive.core.questions import Audience, Question
 from redrive.core.roles import Principal
 from redrive.core.run_options import StepOptions
+from redrive.core.secret_text import SEALED_TEXT, is_sealed, make_sealed_value, sealed_limit
 from redrive.core.states import EntryKind
 from redrive.core.transitions import MessageWrite, NewRun
 from redrive.core.waits import Wait, WaitMode
@@ -104,6 +105,8 @@ def _rebuild_message(view: RunView, index: int, number: int, message: MessageWri
     check_message_key(message.key)
     return replace(
         message,
+        # Sinks deliver it as it is: its receiver may have the key.
+        payload=json.dumps(make_sealed_value(message.payload)) if is_sealed(message.payload) else message.payload,
         public_id=message_id(view.public_id, index, number),
         run_id=view.public_id,
         correlation_id=view.correlation_id or view.public_id,
@@ -154,7 +157,9 @@ def check_start(
         generation=0,
         letter=None,
         handler_for=None,
-        index=extract_index_values(run.input, options.index),
+        index=read_sealed_index(run.index, options.index)
+        if is_sealed(run.input)
+        else extract_index_values(run.input, options.index),
     )
 
 
@@ -283,8 +288,8 @@ def check_new_run(run: NewRun, most: int) -> None:
     _check_size("options", run.options, most)
     check_fields({"input": run.input}, most)
     for name in ("queue", "correlation_id", "key_hash"):
-        if getattr(run, name) is not None:
-            check_name(name, getattr(run, name), "")
+        if (text := getattr(run, name)) is not None:
+            check_sealed_hash(text) if name == "key_hash" and is_sealed(text) else check_name(name, text, "")
     _check_range("priority", run.priority, -1000, 1000)
     for name in ("delay", "key_keeps"):
         _check_range(name, getattr(run, name), 0, _LONGEST_TIME)
@@ -300,13 +305,18 @@ def _check_range(name: str, value: int, least: int, most: int) -> None:
 
 
 def _check_size(name: str, text: str, most: int) -> None:
+    if is_sealed(text):
+        most = sealed_limit(most)
     # A character has up to four bytes.
     if 4 * len(text) > most and (size := len(text.encode("utf-8", "surrogatepass"))) > most:
         raise make_request_error(f"{name} has {size} bytes, and at most {most} are allowed")
 
 
 def _check_json(name: str, text: str) -> None:
-    if (fault := find_json_fault(text)) is not None:
+    if is_sealed(text):
+        if not SEALED_TEXT.fullmatch(text):
+            raise make_request_error(f"{name} is not an encrypted text")
+    elif (fault := find_json_fault(text)) is not None:
         raise make_request_error(f"{name} {fault}")
 
 

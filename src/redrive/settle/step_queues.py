@@ -20,6 +20,7 @@ from redrive.core.idempotency import flow_key
 from redrive.core.journal import generation_of_call
 from redrive.core.json_schema import find_faults, find_json_fault
 from redrive.core.payload import check_size
+from redrive.core.secret_text import is_sealed, sealed_limit
 from redrive.errors import PayloadTooLarge
 from redrive.observability.counters import SettleListener
 from redrive.reasons import Reason, ReasonCode
@@ -55,13 +56,16 @@ class StepQueues:
 
     # -- handing out ----------------------------------------------------------------------------------
 
-    async def take(self, claim: TaskClaim) -> list[TaskCase]:
-        """Give a worker due tasks whose circuits admit a call. The others are due later, or fail."""
+    async def take(self, claim: TaskClaim, *, keys: bool = False) -> list[TaskCase]:
+        """Give a worker due tasks whose circuits admit a call. The others are due later, or fail.
+
+        `keys`: the worker decrypts inputs itself. On another one, a task whose input is unreadable here fails.
+        """
         ready: list[TaskCase] = []
         closed: set[tuple[str, str]] = set()  # circuits that never changed
         for case in await self._store.take_tasks(claim):
             admitted = read_step_options(case).build_admitted_call(case.workflow, case.name)
-            if isinstance(case.input, Unreadable):
+            if isinstance(case.input, Unreadable) and not keys:
                 failure = Failure.of(Category.INTERNAL, case.input.why, error_type="redrive.Unreadable")
                 code = LetterCode.INFRASTRUCTURE_FAILURE
                 await self.settle([TaskReport(case=case, failure=failure, cause=code)])
@@ -106,11 +110,18 @@ class StepQueues:
     # -- answers --------------------------------------------------------------------------------------
 
     async def make_report(self, case: TaskCase, output: str) -> TaskReport:
-        """Return the report of an output, a JSON text. One that does not fit its declared type is a failure."""
+        """Return the report of an output, a JSON text. One that does not fit its declared type is a failure.
+
+        An output that the worker encrypted is checked by the worker of the run.
+        """
+        sealed = is_sealed(output)
+        most = sealed_limit(self._max_payload) if sealed else self._max_payload
         try:
-            check_size(output, self._max_payload, f"the result of step {case.name!r}")
+            check_size(output, most, f"the result of step {case.name!r}")
         except PayloadTooLarge as error:
             return _make_unusable(case, Reason.of_error(error), LetterCode.POLICY_VIOLATION)
+        if sealed:
+            return TaskReport(case=case, output=output)
         if (fault := find_json_fault(output)) is not None:
             why = Reason(ReasonCode.WORKER_REQUEST_INVALID, why=f"output {fault}")
             return _make_unusable(case, why, LetterCode.VALIDATION_FAILED)

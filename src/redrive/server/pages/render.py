@@ -25,6 +25,7 @@ from markupsafe import Markup, escape
 from redrive.clock import MICROS
 from redrive.core.failure_reason import FIXABLE_BY_EDIT
 from redrive.core.roles import ALL_TENANTS, Permission, find_lowest_role
+from redrive.core.secret_text import SEALED_TEXT
 from redrive.desk.preview import DryRun
 from redrive.duration import to_datetime
 from redrive.errors import NotFound, StoreError
@@ -417,6 +418,8 @@ async def render_page(request: Request, template: str, *, status: int = 200, **v
             await _load_frame(view, view.context)
     shared = {"page": view, "t": view.t, "url": view.url}
     text = _environment.get_template(template).render(**shared, **values)
+    if "enc1:" in text:
+        text = SEALED_TEXT.sub(str(escape(view.t("Encrypted by its workers"))), text)
     if view.refused is not None and not view.refused.shown:
         # The page no longer has the form, for example because another user decided first.
         note = _environment.get_template("ui.html").make_module(shared).refusal(view.refused)  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from redrive.core.json_edit import parse_typed_json
 from redrive.core.redact import find_masked_paths
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
+from redrive.core.secret_text import read_sealed_value
 from redrive.core.states import EXECUTED_KINDS
 from redrive.desk.models import DeadLetter, Run, StepRecord
 from redrive.desk.preview import DryRun
@@ -78,12 +79,13 @@ async def _is_rollback_stopped(context: RequestContext, run_id: str) -> bool:
 
 
 async def _load_letter(context: RequestContext, id: str) -> tuple[DeadLetter, Any]:
-    """Return a letter, and the current input of its run as the user may see it."""
+    """Return a letter, and the current input of its run as the user may see it; None if it cannot be edited here."""
     letter = await context.desk.dlq.get(id)
     try:
-        return letter, (await context.desk.runs.get(letter.run_id)).input
+        input = (await context.desk.runs.get(letter.run_id)).input
     except NotFound:
-        return letter, letter.input
+        input = letter.input
+    return letter, None if read_sealed_value(input) is not None else input
 
 
 async def _render_replay(
@@ -121,6 +123,7 @@ async def _render_replay(
         status=409 if conflicts else 422 if replay.unread or refusal else 200,
         letter=letter,
         input=input,
+        sealed=read_sealed_value(letter.input) is not None,
         replay=replay,
         plan=plan if isinstance(plan, DryRun) else None,
         placed=placed,

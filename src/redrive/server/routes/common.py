@@ -239,19 +239,20 @@ def hides_index(context: RequestContext, field: str, value: Any) -> bool:
 
 def check_index(context: RequestContext, index: Mapping[str, Any] | None) -> None:
     """Refuse a search by a value that is redacted for the caller."""
-    for field, value in (index or {}).items():
-        if hides_index(context, field, value):
+    for field, given in (index or {}).items():
+        values = given if isinstance(given, list | tuple) else [given]
+        if any(hides_index(context, field, value) for value in values):
             raise NotAllowed(Reason(ReasonCode.INDEX_NEEDS_PAYLOADS, field=quote(field)))
 
 
-def parse_index(context: RequestContext, given: list[str] | None) -> dict[str, str] | None:
-    """Parse values to search by, such as `customer.email:ann@example.org`."""
-    found: dict[str, str] = {}
+def parse_index(context: RequestContext, given: list[str] | None) -> dict[str, list[str]] | None:
+    """Parse values to search by, such as `customer.email:ann@example.org`. Of several of a field, any matches."""
+    found: dict[str, list[str]] = {}
     for text in given or ():
         field, colon, value = text.partition(":")
         if not colon or not field:
             raise InputError(Reason(ReasonCode.INDEX_INVALID))
-        found[field] = value
+        found.setdefault(field, []).append(value)
     check_index(context, found)
     return found or None
 

@@ -151,7 +151,7 @@ class Filter(Body):
     tag: Text | None = None
     escalated: Text | None = None
     text: Text | None = None
-    index: dict[str, str | int | float | bool] | None = None
+    index: dict[str, str | int | float | bool | list[str]] | None = None
     since: datetime | None = None
     until: datetime | None = None
 

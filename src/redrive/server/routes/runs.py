@@ -59,7 +59,10 @@ class Event(Body):
 
 
 class NewRun(Body):
-    """A run to be started. `input` is an object from parameter name to value."""
+    """A run to be started. `input` is an object from parameter name to value.
+
+    It may be encrypted, as `{"sealed": text}`. The sender then encrypts its hash and its searchable values as well.
+    """
 
     workflow: Text
     input: dict[str, Any] = Field(default_factory=dict)
@@ -75,6 +78,8 @@ class NewRun(Body):
     on_failure: Text | None = None
     failure_queue: Text | None = None
     event: Event | None = None
+    input_hash: str | None = Field(default=None, max_length=1000)
+    input_index: dict[str, list[str]] = Field(default_factory=dict)
 
     def make_request(self, tenant: str, key: str | None) -> StartRequest:
         options: dict[str, Any] = {"tenant": tenant}
@@ -90,7 +95,14 @@ class NewRun(Body):
         if key is not None:
             options["idempotency_key"] = key
         event = None if self.event is None else (self.event.stream, self.event.id)
-        return StartRequest(workflow=self.workflow, input=self.input, options=options, event=event)
+        return StartRequest(
+            workflow=self.workflow,
+            input=self.input,
+            options=options,
+            event=event,
+            input_hash=self.input_hash,
+            input_index=tuple((field, value) for field, values in self.input_index.items() for value in values),
+        )
 
 
 class KeyedRun(NewRun):

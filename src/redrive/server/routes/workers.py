@@ -70,7 +70,8 @@ async def read_record(request: Request, kind: type[T]) -> T:
 
 def answer_record(value: Any) -> Response:
     """Return a record as the JSON of a response."""
-    return Response(msgspec.json.encode(value), media_type="application/json")
+    # A payload that a worker encrypted is an `Unreadable`, which only `str` encodes.
+    return Response(msgspec.json.encode(value, enc_hook=str.__str__), media_type="application/json")
 
 
 def describe_call(call: Any, reply: Any, *, session: bool = True) -> dict[str, Any]:

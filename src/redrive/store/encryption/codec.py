@@ -28,6 +28,7 @@ from redrive.core.journal import EntryRow
 from redrive.core.json_edit import Change
 from redrive.core.outbox import DeliveryResult
 from redrive.core.retry import RetryDecision
+from redrive.core.secret_text import is_sealed
 from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import ConfigurationError, InputError
 from redrive.reasons import Reason, ReasonCode
@@ -41,7 +42,7 @@ from redrive.store.chores import HeldRun
 from redrive.store.circuits import CircuitUpdate
 from redrive.store.claims import ClaimedRun, ClaimResult
 from redrive.store.encryption import keyring
-from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable, is_sealed
+from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable
 from redrive.store.events import EventRow, Mailbox, NewEvent, SendResult
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.groups import GroupChange, GroupPage, GroupRow
@@ -168,6 +169,10 @@ READ_PARTS: dict[type[Any], tuple[str, ...]] = {
 """Fields with further records, of records that are read."""
 
 
+_MIXED_FIELDS = frozenset({"input", "failure", "reason", "decision", "error"})
+"""Payloads that the engine writes around texts of a worker that encrypts itself, such as the message of an error."""
+
+
 class Codec:
     """Seals records that are written and opens records that are read. Without keys it only detects sealed texts."""
 
@@ -254,8 +259,12 @@ class Codec:
                 changes[name] = opened_part
         for name in READ_PAYLOADS.get(kind, ()):
             text = getattr(value, name)
-            if text is not None and text.startswith("enc1:"):
-                changes[name] = self._open_text(kind, name, text, tenant)
+            if text is None or "enc1:" not in text:
+                continue
+            if text.startswith("enc1:"):
+                text = changes[name] = self._open_text(kind, name, text, tenant)
+            if name in _MIXED_FIELDS and self.keys is not None and "enc1:" in text and not isinstance(text, Unreadable):
+                changes[name] = self.keys.open_within(text, tenant)
         for name in HASH_FIELDS.get(kind, ()):
             text = getattr(value, name)
             if text.startswith("det1:") and self.keys is not None:
@@ -272,7 +281,7 @@ class Codec:
 
     def open_claimed(self, run: ClaimedRun) -> ClaimedRun:
         """Return a claimed run opened; with an unreadable payload, its journal raises when it is read."""
-        if not run.journal and not run.input.startswith("enc1:"):
+        if not run.journal and "enc1:" not in run.input:
             return run  # nearly every run, and a claim brings many
         opened = self.open(run)
         journal = self.open(run.journal, run.tenant)
@@ -284,7 +293,7 @@ class Codec:
             if opened_failure and SEALED_ERROR in opened_failure:
                 failure = FailureReason.from_json(opened_failure).failure
                 whys += [failure.message] if failure.error_type == SEALED_ERROR else []
-        return replace(opened, journal=_UnreadableJournal.of(whys[0]) if whys else journal)
+        return replace(opened, journal=UnreadableJournal.of(whys[0], journal) if whys else journal)
 
     def _open_text(self, kind: type[Any], name: str, text: str, tenant: str | None) -> str:
         if not is_sealed(text):
@@ -331,15 +340,16 @@ async def refuse_unreadable(store: Store) -> None:
             )
 
 
-class _UnreadableJournal(tuple[EntryRow, ...]):
-    """The journal of a run that cannot be opened: reading it raises."""
+class UnreadableJournal(tuple[EntryRow, ...]):
+    """The journal of a run that cannot be opened: reading it raises. `entries` are its rows, some of them sealed."""
 
     why: str
+    entries: list[EntryRow]
 
     @classmethod
-    def of(cls, why: str) -> _UnreadableJournal:
+    def of(cls, why: str, entries: Sequence[EntryRow]) -> UnreadableJournal:
         journal = cls()
-        journal.why = why
+        journal.why, journal.entries = why, list(entries)
         return journal
 
     def __iter__(self) -> Iterator[EntryRow]:

@@ -16,35 +16,22 @@ from __future__ import annotations
 import binascii
 import hashlib
 import hmac
+import json
 import os
-import re
+from contextlib import suppress
 from importlib.util import find_spec
+from typing import Any
 
+from redrive.core.secret_text import SEALED_TEXT, is_sealed, key_id_of, read_sealed_value
 from redrive.errors import ConfigurationError, DataRefused
 from redrive.settings import ENVIRONMENT_VARIABLES, parse_encryption_keys
-
-NO_KEY = "in clear"
-"""The key id of a text in clear."""
 
 SEALED_ERROR = "redrive.Sealed"
 """The error type of a placeholder for a failure that cannot be opened."""
 
 KEYS_VARIABLE = ENVIRONMENT_VARIABLES["encryption_keys"]
 _SECRET_VARIABLE = ENVIRONMENT_VARIABLES["secret_key"]
-_HEAD = re.compile(r"(?:enc1|det1):([0-9a-f]{8}):")
-_PREFIXES = frozenset({"enc1:", "det1:"})
 _NONCE = 12
-
-
-def is_sealed(text: str) -> bool:
-    """Return True for a text that looks sealed. Texts in clear never do: they are JSON or words."""
-    return text[:5] in _PREFIXES and _HEAD.match(text) is not None
-
-
-def key_id_of(text: str) -> str:
-    """Return the id of the key that a text is sealed with."""
-    head = _HEAD.match(text)
-    return NO_KEY if head is None else head[1]
 
 
 def missing_key_message(text: str) -> str:
@@ -84,7 +71,7 @@ class Unreadable(str):
 class _Key:
     """A key, ready to use."""
 
-    __slots__ = ("_aes", "_head", "_siv", "id", "prefix", "prefix_of_hashes")
+    __slots__ = ("_aes", "_hash_key", "_head", "_siv", "id", "prefix", "prefix_of_hashes")
 
     def __init__(self, key: bytes) -> None:
         try:
@@ -98,6 +85,7 @@ class _Key:
         self.prefix_of_hashes = f"det1:{self.id}:"
         self._head = self.prefix.encode()
         self._aes = AESGCM(key)
+        self._hash_key = hmac.digest(key, b"redrive shapes of failures", "sha256")
         self._siv = AESSIV(hmac.digest(key, b"redrive hashes", "sha512"))
 
     def seal(self, data: bytes) -> str:
@@ -112,6 +100,9 @@ class _Key:
     def seal_hash(self, data: bytes) -> str:
         covered = self._siv.encrypt(data, None)
         return self.prefix_of_hashes + binascii.b2a_base64(covered, newline=False).decode("ascii")
+
+    def hash(self, data: bytes) -> str:
+        return hmac.digest(self._hash_key, data, "sha256").hex()[:32]
 
     def open_hash(self, body: str) -> bytes:
         return self._siv.decrypt(binascii.a2b_base64(body, strict_mode=True), None)
@@ -162,6 +153,40 @@ class Keyring:
         if not text.startswith("enc1:") or not is_sealed(text):
             return text
         return _split_tenant(self._decrypt(text), tenant)
+
+    def open_within(self, text: str, tenant: str | None) -> str:
+        """Return a text with the sealed texts inside it opened. Those that cannot be opened stay as they are.
+
+        In JSON, `{"sealed": text}` becomes the value that was sealed.
+        """
+        if text[:1] in ("{", "["):
+            with suppress(ValueError):
+                return json.dumps(self.open_value(json.loads(text), tenant))
+        return SEALED_TEXT.sub(lambda found: self._try_open(found[0], tenant), text)
+
+    def open_value(self, value: Any, tenant: str | None) -> Any:
+        """Return a JSON value with everything sealed inside it opened, as `open_within` does."""
+        if isinstance(value, str):
+            return self.open_within(value, tenant) if "enc1:" in value else value
+        if isinstance(value, list):
+            return [self.open_value(each, tenant) for each in value]
+        if not isinstance(value, dict):
+            return value
+        if (text := read_sealed_value(value)) is not None:
+            with suppress(ConfigurationError):
+                return json.loads(self.open(text, tenant))
+        return {name: self.open_value(each, tenant) for name, each in value.items()}
+
+    def _try_open(self, text: str, tenant: str | None) -> str:
+        try:
+            return self.open(text, tenant)
+        except ConfigurationError:
+            return text
+
+    def derive_hash(self, text: str, tenant: str) -> str:
+        """Return a short hash of a text that only holders of the key that seals can compute."""
+        assert self._writes is not None
+        return self._writes.hash(_join_tenant(text, tenant))
 
     def seal_hash(self, hash: str, tenant: str) -> str:
         """Return a hash in a form that reveals nothing without the key; equal hashes have equal forms."""

@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from redrive.core.secret_text import key_id_of
 from redrive.errors import ConfigurationError
-from redrive.store.encryption.keyring import Keyring, key_id_of
+from redrive.store.encryption.keyring import Keyring
 
 _BATCH = 500
 _TRIES = 3  # reads of a page whose rows other processes write meanwhile

@@ -1851,7 +1851,7 @@ REVOKE UPDATE, DELETE ON redrive.store_secrets FROM redrive_engine;
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA redrive TO redrive_engine, redrive_app;
 REVOKE USAGE ON SEQUENCE redrive.notices_id_seq, redrive.notifications_id_seq FROM redrive_app;
 
-GRANT SELECT, INSERT, UPDATE ON redrive.runs, redrive.run_events, redrive.questions, redrive.step_tasks, redrive.inputs, redrive.results, redrive.entries, redrive.attempts,
+GRANT SELECT, INSERT, UPDATE ON redrive.runs, redrive.run_notes, redrive.run_events, redrive.questions, redrive.step_tasks, redrive.inputs, redrive.results, redrive.entries, redrive.attempts,
     redrive.idempotency, redrive.letters, redrive.replays, redrive.letter_feed, redrive.groups, redrive.group_counts,
     redrive.group_versions, redrive.group_decisions, redrive.bulk_actions, redrive.bulk_items, redrive.circuits, redrive.messages, redrive.deliveries, redrive.access_members
     TO redrive_app;
@@ -1863,7 +1863,7 @@ GRANT SELECT, UPDATE (number, digest, answer, answered_at) ON redrive.remote_wor
 GRANT SELECT, INSERT ON redrive.audit, redrive.notification_reads TO redrive_app;
 -- A decision on one message unfolds its bundle; a decision on a letter may publish an event.
 GRANT SELECT, INSERT, UPDATE, DELETE ON redrive.bundles TO redrive_app;
-GRANT SELECT ON redrive.run_notes, redrive.notices, redrive.notice_lanes, redrive.notifications, redrive.access_tenants,
+GRANT SELECT ON redrive.notices, redrive.notice_lanes, redrive.notifications, redrive.access_tenants,
     redrive.circuit_successes TO redrive_app;
 
 -- What all tenants share, and what the functions that write transitions read for every caller.
