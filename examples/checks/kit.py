@@ -47,12 +47,14 @@ class Workers:
     def __init__(self) -> None:
         self.processes: list[Worker] = []
 
-    def start(self, count: int = 1, queues: Sequence[str] = ()) -> None:
+    def start(self, count: int = 1, queues: Sequence[str] = (), release: str = "old") -> None:
         options = [word for queue in queues for word in ("--queue", queue)]
         for _ in range(count):
             with (FOLDER / "workers.log").open("ab") as log:
                 command = [sys.executable, "-m", "redrive", "worker", "work:app", *options]
-                started = subprocess.Popen(command, cwd=Path(__file__).parent, stdout=log, stderr=log)
+                environment = {**os.environ, "CHECK_RELEASE": release}
+                folder = Path(__file__).parent
+                started = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
             self.processes.append(Worker(started, queues))
 
     def at_work(self, queues: Sequence[str]) -> list[Worker]:

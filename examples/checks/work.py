@@ -67,6 +67,30 @@ async def careful(order: str) -> str:
         return f"{error.status} {error.category}"
 
 
+RELEASE = os.environ.get("CHECK_RELEASE", "old")
+"""The release of `parcel` that a process has: `old`, `hasty` without a patch, or `patched`."""
+
+
+@app.step
+async def send_by_post(order: str) -> str:
+    return f"{order} by post"
+
+
+@app.step
+async def send_by_courier(order: str) -> str:
+    return f"{order} by courier"
+
+
+@app.workflow
+async def parcel(order: str) -> str:
+    if RELEASE == "hasty" or (RELEASE == "patched" and redrive.patched("courier")):
+        sent = await send_by_courier(order)
+    else:
+        sent = await send_by_post(order)
+    await redrive.wait_for("paid", timeout="3d")
+    return sent
+
+
 def reversible(name: str) -> Any:
     """Register a step with a compensation; both note their calls."""
 

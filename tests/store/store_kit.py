@@ -120,20 +120,32 @@ class Kit:
         runs = [self.new(**more) for _ in range(count)]
         return [started.public_id for started in await self.store.start(runs)]
 
-    async def worker(self, *workflows: str, version: str = "v1", lease: int = LEASE) -> int:
-        """Register a worker."""
+    async def worker(
+        self, *workflows: str, version: str = "v1", lease: int = LEASE, own: str | None = None, pinned: bool = False
+    ) -> int:
+        """Register a worker. With `own`, that is the version of each of its workflows."""
         names = workflows or ("w",)
         return await self.store.enlist(
-            NewWorker(name="worker", version=version, workflows=names, lease=lease), catalogue(version, *names)
+            NewWorker(name="worker", version=version, workflows=names, lease=lease),
+            catalogue(version, *names, own=own, pinned=pinned),
         )
 
     async def claim(
-        self, worker: int, *workflows: str, capacity: int = 10, suspect: bool = True, after: Lane | None = None
+        self,
+        worker: int,
+        *workflows: str,
+        capacity: int = 10,
+        suspect: bool = True,
+        after: Lane | None = None,
+        own: str | None = None,
     ) -> ClaimResult:
-        """Claim due runs."""
+        """Claim due runs. With `own`, that is the version of each workflow."""
         names = workflows or ("w",)
+        versions = {} if own is None else dict.fromkeys(names, own)
         return await self.store.claim(
-            ClaimRequest(worker=worker, workflows=names, capacity=capacity, suspect=suspect, after=after)
+            ClaimRequest(
+                worker=worker, workflows=names, capacity=capacity, suspect=suspect, after=after, versions=versions
+            )
         )
 
     async def held(self, **more: Any) -> tuple[int, ClaimedRun]:
@@ -170,9 +182,12 @@ class Kit:
         assert answers[0].kept
 
 
-def catalogue(version: str, *names: str) -> Catalogue:
-    """Return a catalogue of these workflows and one step."""
-    workflows = tuple(CatalogueItem(name=name, options="{}", schema_in="{}", schema_out="{}") for name in names)
+def catalogue(version: str, *names: str, own: str | None = None, pinned: bool = False) -> Catalogue:
+    """Return a catalogue of these workflows, with a version of their own if given, and one step."""
+    workflows = tuple(
+        CatalogueItem(name=name, options="{}", schema_in="{}", schema_out="{}", own=own, pinned=pinned)
+        for name in names
+    )
     step = CatalogueItem(name="charge", options="{}", schema_in="{}", schema_out="{}")
     return Catalogue(version=version, workflows=workflows, steps=(step,))
 

@@ -154,7 +154,7 @@ CLEAR = {
     "action", "by", "category", "closed_by", "paused_by", "code", "correlation_id", "event", "fingerprint",
     "handler_for", "key", "key_maker", "kind", "letter", "letters", "maker", "mode", "name",
     "options", "outcome", "owner", "parent", "parked_on", "muted_by", "resolved_by", "retried_by", "retried_bulk",
-    "resolved_version", "back_version",
+    "resolved_version", "back_version", "own", "pin", "pins", "versions",
     "policy", "public_id", "queue", "replay_of", "resolution", "root", "run", "run_id", "schema_in",
     "events", "schema_out", "sole_step", "stage", "state", "status", "step", "subject", "tags", "tenant", "token",
     "updated_by", "version", "wanted", "workflow", "workflows", "queues", "escalate", "escalated_to",

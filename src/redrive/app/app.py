@@ -177,6 +177,8 @@ class Redrive:
         notify: Mapping[str, Any] | None = None,
         schedule: Schedule | Sequence[Schedule] | None = None,
         events: Mapping[str, Any] | None = None,
+        version: str | None = None,
+        pinned: bool = False,
     ) -> register.WorkflowDecorator: ...
     def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a workflow: plain Python that calls steps and survives crashes.
@@ -199,6 +201,8 @@ class Redrive:
         - `schedule`: a `Schedule`, or a list of them, by which workers start runs.
         - `events`: the types of the events that runs wait for, by name, as in `{"approved": Approval}`. Other events
           are refused, and payloads are checked when they are sent. Default: any event with any JSON.
+        - `version`: the version of this workflow, as in `"3"`. Default: that of the app, a hash of all its code.
+        - `pinned`: runs that began with a version are continued only by workers with that version.
         """
         names = sys._getframe(1).f_locals
         request = register.read_options("workflow", register.WorkflowRequest, options)

@@ -36,8 +36,11 @@ _Steps = Mapping[str, Step[Any, Any]]
 
 
 def compute_version(workflows: _Workflows, steps: _Steps) -> str:
-    """Return the version of registered code: a hash of all functions and declared actions."""
-    functions = [(f"workflow {name}", workflow.fn) for name, workflow in workflows.items()]
+    """Return the version of registered code: a hash of all functions, versions of workflows and declared actions."""
+    functions = []
+    for name, workflow in workflows.items():
+        own = "" if workflow.definition.version is None else f" {workflow.definition.version}"
+        functions.append((f"workflow {name}{own}", workflow.fn))
     for name, step in steps.items():
         # The declaration of an action is its code: the function around it is the same for all actions.
         action = "" if step.action is None else f" {json.dumps(step.action.to_json(), sort_keys=True)}"
@@ -81,12 +84,15 @@ def make_catalogue(version: str, workflows: _Workflows, steps: _Steps, channels:
     """Return the options and schemas of everything registered, for processes without the code."""
     return Catalogue(
         version=version,
-        workflows=tuple(
-            _make_item(name, w.catalogue_text, w.signature, _describe_events(w)) for name, w in workflows.items()
-        ),
+        workflows=tuple(_make_workflow_item(name, workflow) for name, workflow in workflows.items()),
         steps=tuple(_make_item(name, s.options_text, s.signature) for name, s in steps.items()),
         channels=tuple(CatalogueItem(name=name, options="{}", schema_in="{}", schema_out="{}") for name in channels),
     )
+
+
+def _make_workflow_item(name: str, workflow: Workflow[Any, Any, Any]) -> CatalogueItem:
+    item = _make_item(name, workflow.catalogue_text, workflow.signature, _describe_events(workflow))
+    return replace(item, own=workflow.definition.version, pinned=workflow.definition.pinned)
 
 
 def _make_item(name: str, options: str, signature: Signature, events: str | None = None) -> CatalogueItem:

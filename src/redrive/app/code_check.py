@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redrive.core.history import History
-from redrive.errors import InputError
+from redrive.errors import Conflict, InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.result_page import iterate_pages
@@ -33,6 +33,17 @@ async def check_code(app: Redrive, runs: Runs, *, sample: int | None = None) -> 
             counts[history.workflow] = count = counts.get(history.workflow, 0) + 1
             if sample is None or count <= sample:
                 yield await checker.check(history)
+
+
+async def check_history(app: Redrive, history: History, version: str) -> None:
+    """Raise Conflict if the app has this version of a workflow, and a history does not fit it."""
+    workflow = app.registered_workflows.get(history.workflow)
+    if workflow is None or version != (workflow.definition.version or app.version):
+        return
+    async with _make_checker(app) as checker:
+        check = await checker.check(history)
+    if not check.fits:
+        raise Conflict(Reason(ReasonCode.RUN_DOES_NOT_FIT, run=history.run_id, version=version, why=check.reason))
 
 
 async def select_histories(runs: Runs, workflows: Iterable[str], per_workflow: int, by: str) -> AsyncIterator[History]:

@@ -29,6 +29,7 @@ from redrive.record_fields import field_names
 from redrive.settings import Settings, parse_allowed_hosts
 from redrive.sinks import Sink, SinkDefinition, Subscriber
 from redrive.sinks.webhook import Webhook, read_secrets
+from redrive.store.workers import VERSION
 from redrive.worker.definitions import Compensation, Step, WorkflowDefinition
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class WorkflowRequest(msgspec.Struct, frozen=True, kw_only=True):
     notify: Mapping[str, Any] | None = None
     schedule: Schedule | Sequence[Schedule] | None = None
     events: Mapping[str, Any] | None = None
+    version: str | None = None
+    pinned: bool = False
 
 
 def read_options(kind: str, record: type[T], options: Mapping[str, Any]) -> T:
@@ -218,7 +221,8 @@ def register_workflow(
     """Register a function as a workflow. `names` are the local names that its annotations may use."""
     name = _choose_name("workflow", request.name, fn, app.registered_workflows)
     what = f"workflow {name!r}"
-    _check_flags(what, dead_letter=request.dead_letter, rollback=request.rollback)
+    _check_flags(what, dead_letter=request.dead_letter, rollback=request.rollback, pinned=request.pinned)
+    _check_version(what, request.version, request.pinned)
     _check_number(f"max_crashes of {what}", request.max_crashes, least=1)
     if request.retention_runs is not None:
         _check_number(f"retention_runs of {what}", request.retention_runs, least=0)
@@ -241,6 +245,8 @@ def register_workflow(
             signature=signature,
             is_async=inspect.iscoroutinefunction(fn),
             events=read_events(what, request.events),
+            version=request.version,
+            pinned=request.pinned,
         ),
         retry=request.retry,
         timeout=_read_time_limit(request.timeout, f"timeout of {what}"),
@@ -307,6 +313,16 @@ def _check_flags(what: str, **flags: Any) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise RegistrationError(f"{name} of {what} is {value!r}; give True or False")
+
+
+def _check_version(what: str, version: Any, pinned: bool) -> None:
+    if version is None:
+        if pinned:
+            raise RegistrationError(f'{what} is pinned, so it needs a version; add version="1"')
+    elif not isinstance(version, str) or not VERSION.fullmatch(version):
+        raise RegistrationError(
+            f"version of {what} is {version!r:.80}; give a text of 1 to 100 letters, digits and . _ + -"
+        )
 
 
 def _check_number(what: str, number: Any, least: int) -> None:

@@ -9,12 +9,14 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from redrive import chores
 from redrive.app.catalogue import collect_schedules
+from redrive.app.code_check import check_history
 from redrive.app.notification_chore import NotificationChore
 from redrive.app.results import Results, ResultSource
 from redrive.app.sent_events import AppRuns
@@ -318,6 +320,7 @@ class Runtime(RuntimeBase):
                 self._store.workers,
                 self._make_sender(store, clock, caller),
                 listeners=self.listeners,
+                check_code=partial(check_history, self._app),
             ),
             dlq=DeadLetters(
                 store,

@@ -432,8 +432,9 @@ class Workflow(Generic[P, R, T]):
                 on_failure=app.handlers.of(self.name),
                 reserves=any(step.cancel is not None for step in app.registered_steps.values()),
             )
+            version = self.definition.version or app.version
             self._startable = StartableWorkflow(
-                name=self.name, version=app.version, options=options, text=options.to_json(), timeout=self.timeout
+                name=self.name, version=version, options=options, text=options.to_json(), timeout=self.timeout
             )
             self._startable_as_of = app.registrations
         return self._startable

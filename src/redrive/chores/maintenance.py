@@ -148,16 +148,18 @@ class UnclaimableRunMonitor:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._reported: frozenset[tuple[str, str]] = frozenset()
+        self._reported: frozenset[tuple[str, str, str | None]] = frozenset()
 
     async def run_once(self) -> int:
         """Log what changed; return the number of workflows and queues without a worker."""
-        waiting = {(each.workflow, each.queue): each for each in await self._store.unclaimable(())}
+        waiting = {(each.workflow, each.queue, each.version): each for each in await self._store.unclaimable(())}
         for lane in waiting.keys() - self._reported:
             each = waiting[lane]
             missing = "takes this queue" if each.registered else "has it registered"
-            log.warning("%d due runs of workflow %r in queue %r wait: no live worker %s", each.runs, *lane, missing)
-        for workflow, queue in self._reported - waiting.keys():
+            if each.version is not None and not each.registered:
+                missing = f"has version {each.version!r}, to which they are pinned"
+            log.warning("%d due runs of workflow %r in queue %r wait: no live worker %s", each.runs, *lane[:2], missing)
+        for workflow, queue, _ in self._reported - waiting.keys():
             log.info("runs of workflow %r in queue %r have a worker again", workflow, queue)
         self._reported = frozenset(waiting)
         return len(waiting)

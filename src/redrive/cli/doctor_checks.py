@@ -157,7 +157,10 @@ async def _check_workers(store: Store, live: list[WorkerRow]) -> AsyncIterator[F
         else:
             yield note("workers", "none is alive; no run waits for one", worker_hint())
     for each in await store.unclaimable(()):
-        yield _report_unclaimable(each.workflow, each.runs, each.queue if each.registered else None)
+        if each.version is not None and not each.registered:
+            yield _report_pinned(each.workflow, each.version)
+        else:
+            yield _report_unclaimable(each.workflow, each.runs, each.queue if each.registered else None)
     for queue in await store.task_queues():
         if queue.due and not any(row.takes_steps(queue.queue) for row in live):
             yield _report_unserved(queue.queue, queue.due)
@@ -180,6 +183,12 @@ def _report_unclaimable(workflow: str, count: int, queue: str | None) -> Finding
         return wrong("queues", text, f"start a worker for it: {worker_hint('--queue', queue)}")
     text += ": no live worker has it registered"
     return wrong("claims", text, f"start a worker whose app has this workflow: {worker_hint()}")
+
+
+def _report_pinned(workflow: str, version: str) -> Finding:
+    text = f"due runs of {workflow!r} are pinned to version {version!r}, which no live worker has"
+    move = hint("runs", "move", "RUN", "--to", "VERSION")
+    return wrong("versions", text, f"start a worker with it, or move them: {move}")
 
 
 def _report_unserved(queue: str, count: int) -> Finding:
@@ -316,7 +325,9 @@ async def _check_reachable_server(server: Remote) -> AsyncIterator[Finding]:
         if not depth.workflow and not depth.workers:
             yield _report_unserved(depth.queue, depth.due)
     for one in workflows:
-        if one.unclaimable:
+        for version in one.idle_versions:
+            yield _report_pinned(one.name, version)
+        if one.unclaimable and not one.idle_versions:
             yield _report_unclaimable(one.name, one.unclaimable, ", ".join(one.idle_queues) or None)
         if one.paused_by is not None:
             yield _report_paused(one.name, one.paused_by)

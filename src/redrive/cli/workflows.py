@@ -1,8 +1,9 @@
-"""`redrive workflows`: list, pause and resume workflows."""
+"""`redrive workflows`: list workflows and the versions of their code, pause and resume workflows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, assert_never
 
 import click
 
@@ -10,19 +11,21 @@ from redrive.cli.errors import NOT_FOUND, CommandFailed, hint, suggest_names, wo
 from redrive.cli.options import ChangeOptions
 from redrive.cli.output import Column, Output, field_columns
 from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on
+from redrive.duration import format_duration, to_datetime
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.desk.workflows import KnownWorkflow
+    from redrive.desk.workflows import DeployedVersion, KnownWorkflow
 
 
 @click.group()
 def workflows() -> None:
-    """List workflows; pause one while its failures are investigated, resume it later.
+    """List workflows and versions; pause a workflow while its failures are investigated, resume it later.
 
     \b
     Examples:
       redrive workflows list
+      redrive workflows versions
       redrive workflows pause fulfil
       redrive workflows resume fulfil
     """
@@ -44,6 +47,63 @@ def list_(target: Target, output: Output) -> None:
     found = run_on(target, lambda app: app.workflows.list())
     empty = f"No worker has registered a workflow yet. Start one: {worker_hint()}"
     output.list(found, columns, id=lambda one: one.name, empty=empty)
+
+
+@workflows.command()
+@common_options
+def versions(target: Target, output: Output) -> None:
+    """List the versions of code that live workers have or open runs need, and whether their workers may be stopped.
+
+    PINNED runs are continued by no other version. The records of DIVERGED runs do not fit newer code. Runs that have
+    not begun count for no version.
+
+    \b
+    Examples:
+      redrive workflows versions
+      redrive workflows versions --json
+    """
+    from redrive.clock import SystemClock
+
+    now = to_datetime(SystemClock().now())
+    columns: list[Column[DeployedVersion]] = [
+        *field_columns(VERSION="version", WORKERS="workers", RUNS="runs", PINNED="pinned", DIVERGED="diverged"),
+        *field_columns(OLDEST="oldest"),
+        Column("WORKFLOWS", lambda one: ", ".join(each.workflow for each in one.workflows)),
+        Column("STATE", lambda one: describe_version(one, now), sentence=True),
+    ]
+    found = run_on(target, lambda app: app.workflows.versions())
+    empty = f"No worker is alive and no run is open. Start a worker: {worker_hint()}"
+    output.list(found, columns, id=lambda one: one.version, empty=empty)
+
+
+def describe_version(one: DeployedVersion, now: datetime) -> str:
+    """Return the sentence for the state of a version."""
+    from redrive.desk.workflows import VersionState
+
+    tied = one.pinned + one.diverged
+    need = "needs" if tied == 1 else "need"
+    seconds = 0.0 if one.oldest is None else max(0.0, (now - one.oldest).total_seconds())
+    age = "" if one.oldest is None else f", the oldest for {format_duration(seconds)}"
+    match one.state:
+        case VersionState.CURRENT:
+            return f"new runs get it; {one.runs:,} open{age}" if one.runs else "new runs get it"
+        case VersionState.NEEDED:
+            return f"{_count_runs(tied)} still {need} it{age}"
+        case VersionState.MISSING:
+            move = hint("runs", "move", "RUN", "--to", "VERSION")
+            return f"{_count_runs(tied)} {need} it{age}, and no live worker has it: start one, or move them with {move}"
+        case VersionState.REPLACED:
+            return f"{_count_runs(one.runs)} began with it{age}; newer code continues them if it fits"
+        case VersionState.STOPPABLE:
+            return "its workers may be stopped"
+        case VersionState.UNUSED:
+            return "no run needs it; its workers also have other workflows, which are needed"
+        case other:
+            assert_never(other)
+
+
+def _count_runs(number: int) -> str:
+    return f"{number:,} run" if number == 1 else f"{number:,} runs"
 
 
 _workflow_command = change_command(workflows, click.argument("name", metavar="WORKFLOW"))

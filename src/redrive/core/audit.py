@@ -89,6 +89,7 @@ class AuditEvent(StrEnum):
         "Histories of runs were exported",
         "Wyeksportowano historie przebiegów",
     )
+    RUN_MOVED = "run.moved", "A run was moved to another version", "Przeniesiono przebieg do innej wersji"
     EVENT_SENT = "run.event_sent", "An event was sent to a run", "Wysłano zdarzenie do przebiegu"
     TASK_ANSWERED = "task.answered", "A task was answered", "Udzielono odpowiedzi na zadanie"
     TASK_ASSIGNED = "task.assigned", "A task was assigned", "Przypisano zadanie"

@@ -237,7 +237,8 @@ class Run:
     alone; `max_retries` is None where neither a failure nor an override tells it. `duration_ms` counts from the start.
     `started_by` is the person, token or schedule that started it, or the run whose code did; None if it is not known.
     `handler_for` is the failed run whose failure this one handles, or helps to handle; `handled_by` are the
-    ids of the runs that handle the failures of this one. `note` is the latest status that its code set (`get` only).
+    ids of the runs that handle the failures of this one. `pinned`: only workers with `version` continue it. `note` is
+    the latest status that its code set (`get` only).
     """
 
     id: str
@@ -257,6 +258,7 @@ class Run:
     deadline: datetime | None
     crashes: int
     parked_on: str | None
+    pinned: bool = False
     input: Any = None
     output: Any = None
     error: str | None = None

@@ -76,6 +76,7 @@ class Presenter:
             id=row.public_id,
             next_at=to_datetime(row.available_at),
             crashes=row.deaths,
+            pinned=row.pin != "",
             input=self.payload(row.input),
             output=self.payload(row.output),
             code=None if ending is None else ending.code.value,

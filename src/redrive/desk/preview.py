@@ -95,8 +95,8 @@ class Previewer:
         names = {entry.name for entry in (*case.journal, *plan.again) if entry.kind in EXECUTED_KINDS}
         known = await self._store.known([case.run.workflow, *sorted(names)])
         again = await self._present_steps(prepared, _select_rerun_entries(prepared), known)
-        versions = (item.version for item in known if (item.kind, item.name) == ("workflow", case.run.workflow))
-        newest = next(versions, None)
+        code = next((item for item in known if (item.kind, item.name) == ("workflow", case.run.workflow)), None)
+        newest = None if code is None else code.code_version
         abandoned = newest is not None and await self._replayer.is_abandoned(case)
         # A step that was interrupted has no result to reuse.
         ended = [entry for entry in (*plan.kept, *plan.loose) if entry.ended_at is not None]
@@ -105,7 +105,7 @@ class Previewer:
         gives_result = decision.output is not None or is_about_undo
         by_hand = (plan.failed.name,) if plan.failed is not None and gives_result else ()
         # Names that no code has any more.
-        there = {item.name for item in known if item.kind == "step" and item.version == newest}
+        there = {item.name for item in known if item.kind == "step" and code and item.version == code.version}
         unregistered = [case.run.workflow] if newest is None or abandoned else []
         warnings = list(_collect_warnings(prepared, again, newest, abandoned=abandoned))
         return DryRun(

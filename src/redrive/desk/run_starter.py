@@ -205,7 +205,7 @@ def _read_catalogue(item: CatalogueRow) -> tuple[StartableWorkflow, Any]:
     options = RunOptions.from_json(item.options)
     workflow = StartableWorkflow(
         name=item.name,
-        version=item.version,
+        version=item.code_version,
         options=options,
         text=options.to_json(),
         timeout=json.loads(item.options).get("timeout"),  # stored beside the options of a run

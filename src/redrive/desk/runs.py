@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replays import Replay, Replayer, ReplayOptions, make_replay_order
 from redrive.desk.validation import in_thread_if_large, is_id, measure_size, require_bool
 from redrive.duration import to_datetime
-from redrive.errors import NotFound
+from redrive.errors import Conflict, NotFound
 from redrive.observability.counters import SettleListener
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import replace
@@ -59,10 +60,10 @@ class RemoteStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """Facts beside a run that decide how it continues. Of `workers` that are alive, `able` have its workflow.
-
-    Of those, `serving` take runs of its queue. `remote`: its steps that workers of a queue execute. `diverged`: its
-    journal does not fit the code of the workers that tried it.
+    """Facts beside a run that decide how it continues. Of `workers` that are alive, `able` have its workflow, in the
+    version to which it is pinned. Of those, `serving` take runs of its queue. `versions`: the versions of its workflow
+    that live workers have. `remote`: its steps that workers of a queue execute. `diverged`: its journal does not fit
+    the code of the workers that tried it.
     """
 
     now: datetime
@@ -73,6 +74,7 @@ class RunContext:
     circuit: CircuitRecord | None
     serving: int = 0
     remote: tuple[RemoteStep, ...] = ()
+    versions: tuple[str, ...] = ()
 
 
 async def find_failure_handler_runs(store: DeskStore, *run_ids: str) -> list[str]:
@@ -102,9 +104,13 @@ MAX_HISTORIES = 100
 _MAX_ABOVE = 50  # runs that led to a run
 _MAX_COUNTED_CHILDREN = 10_000
 
+CheckCode = Callable[[History, str], Awaitable[None]]
+"""Raises Conflict if this process has a version of the code, and a history does not fit it."""
+
 LoadWorkers = Callable[[], Awaitable[list[WorkerRow]]]
 _MAX_HANDLERS = 100
 _OPEN_STATUSES = tuple(sorted(frozenset(RunStatus) - FINAL_RUN_STATUSES))
+ENDED_FOR_GOOD = frozenset({RunStatus.SUCCESS, RunStatus.CANCELLED, RunStatus.COMPENSATED})
 _WALKED_STATUSES = (RunStatus.SUCCESS, RunStatus.DLQ_PENDING)  # ended runs whose function ended by itself
 _MODE_ALIASES = {"skip_failed": ReplayMode.SKIP}
 
@@ -151,9 +157,11 @@ class Runs:
         sender: EventSender,
         *,
         listeners: Sequence[SettleListener] = (),
+        check_code: CheckCode | None = None,
     ) -> None:
         self._store = store
         self._sender = sender
+        self._check_code = check_code
         self._replayer = replayer
         self._previewer = previewer
         self._settler = LocalSettler(store, clock, listeners=listeners)
@@ -197,10 +205,11 @@ class Runs:
             now=to_datetime(now),
             paused_by=(await self._store.paused()).get(row.workflow),
             workers=len(alive),
-            able=sum(row.workflow in worker.workflows for worker in alive),
+            able=sum(worker.has(row.workflow, row.pin) for worker in alive),
             diverged=row.diverged_at is not None,
             circuit=present_circuit(circuit) if circuit is not None and circuit.version else None,
-            serving=sum(worker.takes(row.workflow, row.queue) for worker in alive),
+            serving=sum(worker.takes(row.workflow, row.queue, row.pin) for worker in alive),
+            versions=_list_versions(row.workflow, alive),
             remote=tuple(
                 [
                     RemoteStep(
@@ -300,6 +309,41 @@ class Runs:
             if await cancel_run(self._store, self._settler, row, actor.by, actor.reason or ""):
                 self._on_change(row.public_id)
                 return await self.get(run_id, tenant=tenant)
+
+    @operation("POST /runs/{id}/move", Permission.DECIDE, id="move_run", run_id="id")
+    async def move(self, run_id: str, to: str, *, tenant: str | None = None, **acting: Unpack[Acting]) -> Run:
+        """Let workers of another version of its workflow continue a pinned run, which began with an older one.
+
+        A live worker must have that version. If this process has its code, the record of the run is checked against
+        it first; otherwise check it with `redrive code check`. A run that a worker holds moves when it next waits.
+        """
+        row = await find_run(self._store, run_id, tenant)
+        if row.pin == to:
+            return await self.get(run_id, tenant=tenant)
+        if not row.pin or row.status in ENDED_FOR_GOOD:
+            code = ReasonCode.RUN_CANNOT_MOVE if row.pin else ReasonCode.RUN_NOT_PINNED
+            raise Conflict(Reason(code, run=row.public_id, status=row.status))
+        alive = live_workers(await self._workers(), self._store.now())
+        if to not in (known := _list_versions(row.workflow, alive)):
+            code = ReasonCode.VERSION_WITHOUT_WORKER
+            raise Conflict(Reason(code, version=to, workflow=row.workflow, known=known or None))
+        if self._check_code is not None and row.input is not None:
+            entries = list_history_entries(await self._store.journal(row.id))
+            await self._check_code(_make_history(row, entries, self._store.now()), to)
+        actor = Actor(acting.get("by", "unknown"), acting.get("reason") or None)
+        line = actor.make_audit(
+            self._clock,
+            AuditEvent.RUN_MOVED,
+            row.tenant,
+            row.public_id,
+            before=json.dumps({"version": row.version}),
+            after=json.dumps({"version": to}),
+        )
+        pin = to if any(worker.pins.get(row.workflow) == to for worker in alive) else ""
+        if not await self._store.move_run(row.id, to, pin, line):  # it ended, or was moved, since it was read
+            return await self.move(run_id, to, tenant=tenant, **acting)
+        self._on_change(row.public_id)
+        return await self.get(run_id, tenant=tenant)
 
     @operation("POST /runs/{id}/events/{name}", Permission.START, id="send_event", status=202, run_id="id")
     async def send(
@@ -405,6 +449,10 @@ class Runs:
         return await self.retry(
             run_id, ReplayMode.ROLLBACK, dry_run=dry_run, idempotency_key=idempotency_key, tenant=tenant, **acting
         )
+
+
+def _list_versions(workflow: str, alive: Sequence[WorkerRow]) -> tuple[str, ...]:
+    return tuple(sorted({worker.version_of(workflow) for worker in alive if workflow in worker.workflows}))
 
 
 def _make_history(row: RunRow, entries: tuple[HistoryEntry, ...], now: int) -> History:

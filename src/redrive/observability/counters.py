@@ -66,7 +66,7 @@ class Histogram:
 
 
 OTHER_LABEL = "other"
-MAX_WORKFLOWS, MAX_STEPS, MAX_CIRCUITS, MAX_SINKS = 200, 500, 100, 50
+MAX_WORKFLOWS, MAX_STEPS, MAX_CIRCUITS, MAX_SINKS, MAX_VERSIONS = 200, 500, 100, 50, 100
 _MAX_NAME_LENGTH = 200
 _MAX_STATS_AGE = 2.0  # seconds
 _UNCOUNTED = frozenset({AttemptStarted, ValueRecorded, SleepStarted, SleepEnded})
@@ -144,6 +144,7 @@ class Counters:
         self.leases_lost = 0
         self.worker_deaths = 0
         self.workflows = Labels(MAX_WORKFLOWS)
+        self.versions = Labels(MAX_VERSIONS)
         self.circuits = Labels(MAX_CIRCUITS)
         self.sinks = Labels(MAX_SINKS)
 

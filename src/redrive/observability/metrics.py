@@ -60,6 +60,8 @@ METRICS = {
     "workflow_runs_due": "Runs that a worker could claim now",
     "workflow_runs_overdue": "Due runs that no worker claimed within a minute",
     "workflow_runs_due_oldest_age_seconds": "Waiting time of the first due run",
+    "workflow_runs_open": "Open runs that began, by workflow and version of the code",
+    "workflow_runs_unclaimable": "Due runs that no live worker can claim, with the version to which they are pinned",
     "workflow_runs_suspect": "Runs whose worker died",
     "workflow_runs_parked": "Runs that wait for a circuit",
     "workflow_event_waits": "Waits of runs for events",
@@ -184,6 +186,14 @@ def _store_metrics(found: StoreStats, labels: Counters) -> Iterator[Metric]:
     yield _gauge("workflow_runs_due", by_workflow, _count_by_label(found.due.items(), workflows))
     yield _gauge("workflow_runs_overdue", by_workflow, _count_by_label(found.overdue.items(), workflows))
     yield _gauge("workflow_runs_due_oldest_age_seconds", (), [((), due)])
+    opened: Counter[tuple[str, ...]] = Counter()
+    for one in found.versions:
+        opened[workflows.find(one.workflow), labels.versions.find(one.version)] += one.runs
+    yield _gauge("workflow_runs_open", ("workflow", "version"), opened.items())
+    stuck: Counter[tuple[str, ...]] = Counter()
+    for each in found.unclaimable:
+        stuck[workflows.find(each.workflow), labels.versions.find(each.version or "")] += each.runs
+    yield _gauge("workflow_runs_unclaimable", ("workflow", "version"), stuck.items())
     yield _gauge("workflow_runs_suspect", (), [((), found.suspects)])
     yield _gauge("workflow_runs_parked", (), [((), found.parked)])
     yield _gauge("workflow_event_waits", (), [((), found.waiting)])

@@ -344,8 +344,9 @@ class RemoteBackend:
         pairs = zip(started, opened, strict=True)
         return [each if run is None else msgspec.structs.replace(each, claimed=run) for each, run in pairs]
 
-    async def has_live_worker(self, version: str) -> bool:
-        reply: wire.VersionReply = await self._ask("version", wire.VersionCall(version=version), wire.VersionReply)
+    async def has_live_worker(self, workflow: str, version: str) -> bool:
+        call = wire.VersionCall(workflow=workflow, version=version)
+        reply: wire.VersionReply = await self._ask("version", call, wire.VersionReply)
         return reply.alive
 
     async def permit(self, ask: PermitRequest) -> Permit:

@@ -294,9 +294,10 @@ class CircuitsCall(_Record, frozen=True, kw_only=True):
 
 
 class VersionCall(_Record, frozen=True, kw_only=True):
-    """A question about a version of the code."""
+    """A question about a version of the code of a workflow."""
 
     version: str
+    workflow: str = ""
 
 
 class VersionReply(_Record, frozen=True, kw_only=True):

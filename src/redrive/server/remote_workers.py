@@ -231,6 +231,7 @@ class RemoteWorkers:
                 after=call.after,
                 queues=row.queues,
                 tenant=row.tenant or None,
+                versions=row.versions,
             )
         )
         claimed = [pass_sealed(run) for run in claims.runs] if call.keys else claims.runs
@@ -277,7 +278,7 @@ class RemoteWorkers:
 
     def _remember(self, session: WorkerSession, run: ClaimedRun) -> None:
         options = parse_run_options(run.options)
-        session.views[run.id] = make_claimed_run_view(run, options, session.row.version)
+        session.views[run.id] = make_claimed_run_view(run, options, session.row.version_of(run.workflow))
 
     async def find_view(self, session: WorkerSession, run: int, fence: int | None = None) -> RunView | None:
         """Return a run that the worker holds; None if it holds no such run, or held it under another fence."""
@@ -298,8 +299,8 @@ class RemoteWorkers:
         for run in held:
             known = before.get(run.id)
             view = make_lenient_run_view(run)
-            if not view.undoing and run.version != row.version:
-                view = replace(view, new_version=row.version)
+            if not view.undoing and run.version != (version := row.version_of(run.workflow)):
+                view = replace(view, new_version=version)
             session.views[run.id] = known if known is not None and known.fence == run.fence else view
 
     async def list_held(self, session: WorkerSession) -> list[wire.HeldReply]:
@@ -506,9 +507,9 @@ class RemoteWorkers:
         rows = await self._store.circuits_changed_since(call.since)
         return [row for row in rows if session.row.tenant in ("", row.tenant)]
 
-    async def has_live_worker(self, session: WorkerSession, version: str) -> bool:
-        """Return True if a live worker has this version of the code, and may have runs of the caller's tenant."""
-        return await self._store.has_live_worker(version, tenant=session.row.tenant)
+    async def has_live_worker(self, session: WorkerSession, workflow: str, version: str) -> bool:
+        """Return True if a live worker has this version of a workflow, and may have runs of the caller's tenant."""
+        return await self._store.has_live_worker(workflow, version, tenant=session.row.tenant)
 
     @staticmethod
     def _require_tenant(session: WorkerSession, *tenants: str) -> None:

@@ -36,7 +36,7 @@ from redrive.record_fields import replace
 from redrive.remote import wire
 from redrive.server.problem_responses import ProblemError
 from redrive.settle.settler import parse_run_options
-from redrive.store.workers import RemoteWorkerRow
+from redrive.store.workers import VERSION, RemoteWorkerRow
 from redrive.worker.rollback import NOTIFY_TOPIC
 
 T = TypeVar("T")
@@ -150,7 +150,7 @@ def check_start(
     return replace(
         run,
         options=replace(options, started_by=starter).to_json() if options.started_by != starter else run.options,
-        version=row.version,
+        version=row.version_of(run.workflow),
         key_maker=None if run.key is None else principal.digest,
         root=None,
         replay_of=None,
@@ -275,6 +275,8 @@ def check_registration(call: wire.Registration, most: int) -> None:
         check_name("version", call.catalogue.version, "")
     for item in items:
         check_name("name", item.name, "")
+        if item.own is not None and not VERSION.fullmatch(item.own):
+            raise make_request_error("the version of a workflow has up to 100 letters, digits and . _ + -")
         check_fields({name: getattr(item, name) for name in ("schema_in", "schema_out", "events")}, most)
         _check_json("options", item.options)
         if not item.options.lstrip().startswith("{"):

@@ -14,7 +14,7 @@ Each database has its own module `claims`, with the SQL in `statements/claims.sq
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -23,18 +23,20 @@ from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 
 
-class Lane(msgspec.Struct, frozen=True, gc=False):
-    """Due runs of one tenant, queue, rank and workflow."""
+class Lane(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Due runs of one tenant, queue, rank, workflow and pin."""
 
     tenant: str
     queue: str
     rank: int
     workflow: str
+    pin: str = ""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker's request for up to `capacity` due runs of these workflows, in all queues or in these.
 
+    `versions`: the versions that workflows have for themselves; runs that are pinned to them are claimed, too.
     Lanes are visited in turn, starting after `after`. A claim takes at most one suspect, and only with `suspect`:
     the worker holds none. With `tenant`, only runs of that tenant are claimed.
     """
@@ -46,6 +48,13 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     after: Lane | None = None
     queues: tuple[str, ...] | None = None
     tenant: str | None = None
+    versions: Mapping[str, str] = {}
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Each workflow without a pin, and each that has a version with that as the pin."""
+        pinned = [(name, self.versions[name]) for name in self.workflows if name in self.versions]
+        return [*((name, "") for name in self.workflows), *pinned]
 
     @property
     def first_lane(self) -> Lane:
@@ -133,9 +142,12 @@ _LAST_RANK = 2**63 - 1  # a lane of this rank stands for the end of its queue
 
 @dataclass(slots=True, kw_only=True)
 class LaneScan:
-    """The lanes that a claim found. `known`: lanes the worker may serve; `due`: those with due runs."""
+    """The lanes that a claim found. `known`: lanes the worker may serve; `due`: those with due runs.
 
-    workflows: tuple[str, ...]
+    `pairs`: the workflows that are not paused, with the pins that the worker serves.
+    """
+
+    pairs: frozenset[tuple[str, str]]
     known: list[Lane] = field(default_factory=list)
     due: list[Lane] = field(default_factory=list)
     after: Lane | None = None
@@ -148,13 +160,12 @@ class LaneScan:
 
 def scan_lanes(lanes: Iterable[tuple[Lane, int]], now: int, claim: ClaimRequest, found: LaneScan) -> None:
     """Read lanes, each with the time its first run is due, until enough queues have due runs."""
-    workflows = frozenset(found.workflows)
     wanted = claim.queues
     queues: set[tuple[str, str]] = set()
     for number, (lane, head) in enumerate(lanes, 1):
         if len(queues) >= claim.capacity and (lane.tenant, lane.queue) not in queues:
             return
-        if lane.workflow in workflows and (wanted is None or lane.queue in wanted):
+        if (lane.workflow, lane.pin) in found.pairs and (wanted is None or lane.queue in wanted):
             found.known.append(lane)
             found.next_at = choose_earlier(found.next_at, head)
             if head <= now:
@@ -165,9 +176,9 @@ def scan_lanes(lanes: Iterable[tuple[Lane, int]], now: int, claim: ClaimRequest,
             return
 
 
-def make_sort_key(lane: Lane) -> tuple[str, str, int, str]:
+def make_sort_key(lane: Lane) -> tuple[str, str, int, str, str]:
     """Return the sort key of a lane among the others."""
-    return (lane.tenant, lane.queue, lane.rank, lane.workflow)
+    return (lane.tenant, lane.queue, lane.rank, lane.workflow, lane.pin)
 
 
 def find_queue_end(due: DueRun) -> Lane:

@@ -16,14 +16,14 @@ from redrive.core.idempotency import decode_key
 from redrive.core.journal import EntryRow
 from redrive.core.run_options import StepOptions
 from redrive.core.states import EntryKind, RunStatus, StepStatus
-from redrive.core.transitions import AttemptEnd, EntryWrite, NewRun
+from redrive.core.transitions import AttemptEnd, AuditWrite, EntryWrite, NewRun
 from redrive.record_fields import field_names, replace
 from redrive.store.claims import ClaimedRun
 from redrive.store.filters import RunFilter
 from redrive.store.index_scan import filter_values, parse_states
 from redrive.store.list_query import ListQuery, detect_popular
 from redrive.store.result_page import Page, PageRequest, Window
-from redrive.store.session import Database, Session, build_record, read_call
+from redrive.store.session import Database, Session, build_record, read_call, write_call
 from redrive.store.sql_files import Statements
 
 SQL = Statements("runs.sql")
@@ -69,7 +69,7 @@ class AttemptRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RunRow(msgspec.Struct, frozen=True, gc=False):
-    """A stored run. Lists leave out its input and its output."""
+    """A stored run. Lists leave out its input and its output. `pin`: the only version whose workers may claim it."""
 
     id: int
     public_id: str
@@ -97,6 +97,7 @@ class RunRow(msgspec.Struct, frozen=True, gc=False):
     letter: str | None = None
     handler_for: str | None = None
     timeout: int | None = None
+    pin: str = ""
     input: str | None = None
     options: str | None = None
     output: str | None = None
@@ -176,6 +177,9 @@ class RunDesk(Protocol):
     async def status_note(self, run: int) -> StatusNoteRow | None:
         """Return the status that the code of a run set."""
 
+    async def move_run(self, run: int, version: str, pin: str, audit: AuditWrite) -> bool:
+        """Move a pinned run to another version of the code; return False if it is not pinned, or ended for good."""
+
 
 class RunCalls:
     """Implements `RunDesk`."""
@@ -232,6 +236,10 @@ class RunCalls:
     @read_call()
     async def journal(self, session: Session, run: int) -> list[EntryRow]:
         return [entry_row(row) for row in await session.rows(SQL["journal"], run=run)]
+
+    @write_call()
+    async def move_run(self, session: Session, run: int, version: str, pin: str, audit: AuditWrite) -> bool:
+        return await session.change(SQL["move_run"], audit, run=run, version=version, pin=pin)
 
     @read_call()
     async def status_note(self, session: Session, run: int) -> StatusNoteRow | None:

@@ -35,6 +35,7 @@ COUNT_LIMITS = {"per_lane": 1_000, "causes": 10_000, "changes": 100_000, "counte
 
 _MOST_COUNTED = 1000  # runs of an unregistered workflow: operators need to know that there are many, not how many
 _MOST_LANES = 10_000
+_MOST_VERSIONS = 1_000  # pairs of a workflow and a version
 
 
 class LaneCount(msgspec.Struct, frozen=True, gc=False):
@@ -69,13 +70,41 @@ class Attention(msgspec.Struct, frozen=True, gc=False):
 class UnclaimableRuns(msgspec.Struct, frozen=True, gc=False):
     """Due runs of one workflow and queue, counted up to 1,000, that no live worker takes.
 
-    `registered`: live workers have the workflow, but none of them takes the queue.
+    `registered`: live workers have the workflow, but none of them takes the queue. `version`: the version to which the
+    runs are pinned, which no live worker has.
     """
 
     workflow: str
     queue: str
     runs: int
     registered: bool
+    version: str | None = None
+
+
+class VersionCount(msgspec.Struct, frozen=True, gc=False):
+    """Open runs of a workflow that one version of the code executed last, or to which they are pinned.
+
+    Up to 10,000 waiting ones are counted. `diverged`: their journals do not fit the code of the workers that tried
+    them. `oldest`: when the first of them was started. Runs that have not begun need no version.
+    """
+
+    workflow: str
+    version: str
+    runs: int
+    pinned: int
+    diverged: int
+    oldest: int
+
+    def add(self, other: VersionCount) -> VersionCount:
+        """Return the sum of two counts of the same workflow and version."""
+        return VersionCount(
+            self.workflow,
+            self.version,
+            self.runs + other.runs,
+            self.pinned + other.pinned,
+            self.diverged + other.diverged,
+            min(self.oldest, other.oldest),
+        )
 
 
 class SinkLag(msgspec.Struct, frozen=True, gc=False):
@@ -100,7 +129,8 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
 
     `letters`: open dead letters by workflow. `oldest_letter`: when the first of them was written.
     `due`: claimable runs by workflow. `overdue`: those that have waited for more than a minute. `due_since`: when
-    the first became due. The last two leave out paused workflows. `suspects`: runs whose worker died.
+    the first became due. The last two leave out paused workflows. `unclaimable`: due runs that no worker can claim.
+    `versions`: open runs by version of the code. `suspects`: runs whose worker died.
     `parked`: runs that wait for a circuit. `waiting`: waits for events. `unread_events`: events that no wait took.
     `open_tasks`, `oldest_task`: questions to people, and since when the first is open.
     """
@@ -111,6 +141,8 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     due: Mapping[str, int] = msgspec.field(default_factory=dict)
     overdue: Mapping[str, int] = msgspec.field(default_factory=dict)
     due_since: int | None = None
+    unclaimable: tuple[UnclaimableRuns, ...] = ()
+    versions: tuple[VersionCount, ...] = ()
     suspects: int = 0
     parked: int = 0
     waiting: int = 0
@@ -158,9 +190,12 @@ class StatsStore(StatsDesk, Protocol):
     async def unclaimable(self, workflows: Sequence[str]) -> list[UnclaimableRuns]:
         """Return the due runs that no worker can claim, by workflow and queue.
 
-        Those are runs of workflows that no live worker has registered, and runs in queues that no live worker
-        with the workflow takes. The given workflows count as registered.
+        Those are runs of workflows that no live worker has registered, runs in queues that no live worker with the
+        workflow takes, and runs pinned to a version that no live worker has. The given workflows count as registered.
         """
+
+    async def open_versions(self, *, tenant: str | None = None) -> list[VersionCount]:
+        """Return the open runs that have begun, by workflow and version of the code."""
 
 
 class StatsCalls:
@@ -184,6 +219,8 @@ class StatsCalls:
             due=due,
             overdue=overdue,
             due_since=since,
+            unclaimable=tuple(await _find_unclaimable(session, ())),
+            versions=tuple(await _count_versions(session, None)),
             suspects=await session.value(SQL["suspects"], **limits),
             parked=await session.value(SQL["parked"], **limits),
             waiting=await session.value(SQL["waiting"], **limits),
@@ -226,45 +263,70 @@ class StatsCalls:
 
     @read_call()
     async def unclaimable(self, session: Session, workflows: Sequence[str]) -> list[UnclaimableRuns]:
-        now = await session.now()
-        served: dict[str, set[str] | None] = dict.fromkeys(workflows)  # the queues of each workflow, None for all
-        for names, queues in await session.rows(RUNS["live_workflows"]):
-            for name in json.loads(names):
-                before = served.get(name, set())
-                served[name] = None if queues is None or before is None else before.union(json.loads(queues))
+        return await _find_unclaimable(session, workflows)
 
-        def is_served(workflow: str, queue: str) -> bool:
-            queues = served.get(workflow, set())
-            return queues is None or queue in queues
+    @read_call()
+    async def open_versions(self, session: Session, *, tenant: str | None = None) -> list[VersionCount]:
+        return await _count_versions(session, tenant)
 
-        everywhere = sorted(name for name, queues in served.items() if queues is None)
-        suspects = await session.rows(RUNS["due_suspects"], at=now, known=everywhere, most=_MOST_COUNTED)
-        waiting = Counter({(workflow, queue): runs for workflow, queue, runs in suspects})
-        for tenant, queue, rank, workflow in await _read_due_lanes(session, now, _MOST_LANES):
-            left = _MOST_COUNTED - waiting[workflow, queue]
-            if left > 0 and not is_served(workflow, queue):
-                lane = {"tenant": tenant, "queue": queue, "rank": rank, "workflow": workflow}
-                waiting[workflow, queue] += await session.value(RUNS["due_in_lane"], **lane, at=now, most=left)
-        return [
-            UnclaimableRuns(workflow, queue, runs, workflow in served)
-            for (workflow, queue), runs in sorted(waiting.items())
-            if runs and not is_served(workflow, queue)
-        ]
+
+async def _find_unclaimable(session: Session, workflows: Sequence[str]) -> list[UnclaimableRuns]:
+    now = await session.now()
+    # The queues of each workflow and pin, None for all.
+    served: dict[tuple[str, str], set[str] | None] = dict.fromkeys((name, "") for name in workflows)
+    for names, queues, version, versions in await session.rows(RUNS["live_workflows"]):
+        own = json.loads(versions)
+        for key in [(name, pin) for name in json.loads(names) for pin in ("", own.get(name, version))]:
+            before = served.get(key, set())
+            served[key] = None if queues is None or before is None else before.union(json.loads(queues))
+
+    def is_served(workflow: str, queue: str, pin: str) -> bool:
+        queues = served.get((workflow, pin), set())
+        return queues is None or queue in queues
+
+    everywhere = sorted(name for (name, pin), queues in served.items() if queues is None and not pin)
+    suspects = await session.rows(RUNS["due_suspects"], at=now, known=everywhere, most=_MOST_COUNTED)
+    waiting = Counter({(workflow, queue, pin): runs for workflow, queue, pin, runs in suspects})
+    for tenant, queue, rank, workflow, pin in await _read_due_lanes(session, now, _MOST_LANES):
+        left = _MOST_COUNTED - waiting[workflow, queue, pin]
+        if left > 0 and not is_served(workflow, queue, pin):
+            lane = {"tenant": tenant, "queue": queue, "rank": rank, "workflow": workflow, "pin": pin}
+            waiting[workflow, queue, pin] += await session.value(RUNS["due_in_lane"], **lane, at=now, most=left)
+    return [
+        UnclaimableRuns(workflow, queue, runs, (workflow, pin) in served, pin or None)
+        for (workflow, queue, pin), runs in sorted(waiting.items())
+        if runs and not is_served(workflow, queue, pin)
+    ]
+
+
+async def _count_versions(session: Session, tenant: str | None) -> list[VersionCount]:
+    limits = {"counted": COUNT_LIMITS["counted"], "tenant": tenant}
+    rows = list(await session.rows(SQL["held_versions"], **limits))
+    for workflow, version in await session.rows(SQL["suspended_versions"], most=_MOST_VERSIONS):
+        counts = await session.row(SQL["count_suspended"], workflow=workflow, version=version, **limits)
+        rows.append((workflow, version, *counts))
+    found: dict[tuple[str, str], VersionCount] = {}
+    for workflow, version, runs, pinned, diverged, oldest in rows:
+        if runs:
+            one = VersionCount(workflow, version, runs, pinned, diverged, oldest)
+            before = found.get((workflow, version))
+            found[workflow, version] = one if before is None else before.add(one)
+    return [found[key] for key in sorted(found)]
 
 
 async def _read_due_lanes(session: Session, now: int, most: int, tenant: str | None = None) -> list[Any]:
-    """Return the tenant, queue, rank and workflow of each lane whose first run is due, of up to `most` lanes."""
+    """Return the tenant, queue, rank, workflow and pin of each lane whose first run is due, of up to `most` lanes."""
     # Lanes are in order of their tenants, so that those of one tenant stand together.
     begin = LANE_START if tenant is None else replace(LANE_START, tenant=tenant)
     rows = await session.rows(LANES, **as_dict(begin), most=most)
-    return [row[:4] for row in rows if row[4] <= now and tenant in (None, row[0])]
+    return [row[:5] for row in rows if row[5] <= now and tenant in (None, row[0])]
 
 
 async def _count_due_by_lane(session: Session, now: int, tenant: str | None = None) -> list[LaneCount]:
     lanes = await _read_due_lanes(session, now, MOST_LANES, tenant)
     if not lanes:
         return []
-    names = ("tenants", "queues", "ranks", "workflows")
+    names = ("tenants", "queues", "ranks", "workflows", "pins")
     columns = dict(zip(names, map(list, zip(*lanes, strict=True)), strict=True))
     limits = {"per_lane": COUNT_LIMITS["per_lane"], "now": now, "late": OVERDUE_AFTER, "ahead": ROLLBACK_HEAD_START}
     # PostgreSQL takes the lanes as columns, SQLite as rows.

@@ -285,6 +285,10 @@ class TenantView(_Confined["DeskStore"]):
     async def attempts(self, run: int) -> list[AttemptRow]:
         return await self._inner.attempts(run) if run in self._shown else []
 
+    async def move_run(self, run: int, version: str, pin: str, audit: AuditWrite) -> bool:
+        self._require_tenant(audit.tenant)
+        return run in self._shown and await self._inner.move_run(run, version, pin, audit)
+
     async def send(self, event: NewEvent) -> SendResult | None:
         self._require_tenant(event.tenant, *(() if event.audit is None else (event.audit.tenant,)))
         # A token for some workflows reaches their runs only. A full replay does not change the workflow.

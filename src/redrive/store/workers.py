@@ -6,7 +6,8 @@ Each database has its own code for leases: see its module `lease`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -22,6 +23,9 @@ from redrive.store.sql_files import Statements
 SQL = Statements("workers.sql")
 CATALOGUE_SQL = Statements("catalogue.sql")
 
+VERSION = re.compile(r"[A-Za-z0-9._+-]{1,100}")
+"""The version of a workflow."""
+
 CRASH_PERIOD = 3600 * MICROS
 """Microseconds for which a crash of a worker is reported."""
 
@@ -33,13 +37,18 @@ MAX_LISTED_WORKERS = 1000
 
 
 class CatalogueItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A registered workflow, step or channel. `events`: the JSON Schemas of the events that a workflow declares."""
+    """A registered workflow, step or channel. `events`: the JSON Schemas of the events that a workflow declares.
+
+    `own`: the version that a workflow has for itself. `pinned`: its runs are claimed by workers of that version only.
+    """
 
     name: str
     options: str
     schema_in: str
     schema_out: str
     events: str | None = None
+    own: str | None = None
+    pinned: bool = False
 
 
 class CatalogueRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -52,6 +61,12 @@ class CatalogueRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     schema_in: str
     schema_out: str
     events: str | None = None
+    own: str | None = None
+
+    @property
+    def code_version(self) -> str:
+        """The version that runs get: its own, else that of the code that registered it."""
+        return self.version if self.own is None else self.own
 
 
 class Catalogue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -61,6 +76,16 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     workflows: tuple[CatalogueItem, ...]
     steps: tuple[CatalogueItem, ...]
     channels: tuple[CatalogueItem, ...] = ()
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions that workflows have for themselves."""
+        return {item.name: item.own for item in self.workflows if item.own is not None}
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """The versions to which runs of workflows are pinned when they begin."""
+        return {item.name: item.own for item in self.workflows if item.own is not None and item.pinned}
 
 
 class NewWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -99,6 +124,11 @@ class RemoteWorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     queues: tuple[str, ...] | None
     state: str
     lease: int
+    versions: Mapping[str, str]
+
+    def version_of(self, workflow: str) -> str:
+        """Return the version of the code of a workflow."""
+        return self.versions.get(workflow, self.version)
 
 
 class ReceiptWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -142,7 +172,11 @@ class StaleBatch(Conflict):
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A stored worker. Without `queues` it takes runs of all queues."""
+    """A stored worker. Without `queues` it takes runs of all queues.
+
+    `versions`: the versions that workflows have for themselves. `pins`: those of pinned workflows. `release`: the
+    number of its version in the order in which versions were first seen; None without workflows.
+    """
 
     id: int
     name: str
@@ -153,10 +187,21 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     beat_at: int
     lease_until: int
     queues: tuple[str, ...] | None = None
+    versions: Mapping[str, str] = {}
+    pins: Mapping[str, str] = {}
+    release: int | None = None
 
-    def takes(self, workflow: str, queue: str) -> bool:
-        """Return True if it claims runs of this workflow and queue."""
-        return workflow in self.workflows and (self.queues is None or queue in self.queues)
+    def version_of(self, workflow: str) -> str:
+        """Return the version of the code of a workflow."""
+        return self.versions.get(workflow, self.version)
+
+    def has(self, workflow: str, pin: str = "") -> bool:
+        """Return True if it has the workflow, in the version to which a run is pinned."""
+        return workflow in self.workflows and pin in ("", self.version_of(workflow))
+
+    def takes(self, workflow: str, queue: str, pin: str = "") -> bool:
+        """Return True if it claims runs of this workflow and queue that are pinned to this version."""
+        return self.has(workflow, pin) and (self.queues is None or queue in self.queues)
 
     def takes_steps(self, queue: str) -> bool:
         """Return True if it executes single steps of this queue: a worker without workflows does."""
@@ -183,7 +228,7 @@ def recent_crashes(workers: Iterable[WorkerRow], now: int) -> list[WorkerRow]:
 
 def worker_row(row: Sequence[Any]) -> WorkerRow:
     """Return a row of `workers` as a record."""
-    return build_record(WorkerRow, row, workflows=_read_names, queues=_read_names)
+    return build_record(WorkerRow, row, workflows=_read_names, queues=_read_names, versions=json.loads, pins=json.loads)
 
 
 def _read_names(names: str | None) -> tuple[str, ...] | None:
@@ -226,8 +271,8 @@ class WorkerStore(CatalogueDesk, Protocol):
     async def count_held(self, token: str) -> int:
         """Return the number of runs that the live workers of a token hold."""
 
-    async def has_live_worker(self, version: str, *, tenant: str = "") -> bool:
-        """Return True if a live worker has this version of the code.
+    async def has_live_worker(self, workflow: str, version: str, *, tenant: str = "") -> bool:
+        """Return True if a live worker has this version of the code of a workflow.
 
         With a tenant, workers that belong to other tenants do not count.
         """
@@ -261,13 +306,14 @@ class WorkerCalls:
             await session.write_many(
                 SQL["put_catalogue"],
                 (
-                    {"tenant": worker.tenant, "kind": kind, "version": catalogue.version, **as_dict(item)}
+                    {"tenant": worker.tenant, "kind": kind, "version": catalogue.version, **_make_item_row(item)}
                     for kind, item in items
                 ),
             )
             queues = None if worker.queues is None else json.dumps(worker.queues, ensure_ascii=False)
             workflows = json.dumps(worker.workflows, ensure_ascii=False)
             values = {**as_dict(worker), "workflows": workflows, "queues": queues}
+            values |= {"versions": _encode(catalogue.versions), "pins": _encode(catalogue.pins)}
             token, tenant, previous = values.pop("token"), values.pop("tenant"), values.pop("previous")
             id: int = await session.value(SQL["insert_worker"], **values, now=now)
             if token and previous:
@@ -284,7 +330,11 @@ class WorkerCalls:
     @read_call()
     async def remote_worker(self, session: Session, worker: int) -> RemoteWorkerRow | None:
         row = await session.row(SQL["remote_worker"], worker=worker)
-        return None if row is None else build_record(RemoteWorkerRow, row, workflows=_read_names, queues=_read_names)
+        return (
+            None
+            if row is None
+            else build_record(RemoteWorkerRow, row, workflows=_read_names, queues=_read_names, versions=json.loads)
+        )
 
     @read_call()
     async def count_remote_workers(self, session: Session, token: str) -> int:
@@ -295,8 +345,9 @@ class WorkerCalls:
         return int(await session.value(SQL["count_held"], token=token))
 
     @read_call()
-    async def has_live_worker(self, session: Session, version: str, *, tenant: str = "") -> bool:
-        return bool(await session.rows(SQL["live_version"], version=version, tenant=tenant))
+    async def has_live_worker(self, session: Session, workflow: str, version: str, *, tenant: str = "") -> bool:
+        rows = await session.rows(SQL["live_versions"], tenant=tenant)
+        return any(json.loads(own).get(workflow, general) == version for general, own in rows)
 
     @write_call()
     async def record_suspects(self, session: Session, worker: int, runs: Sequence[int]) -> None:
@@ -320,6 +371,16 @@ class WorkerCalls:
     @read_call()
     async def workflows(self, session: Session, *, tenant: str = "") -> list[CatalogueRow]:
         return _keep_newest(await session.rows(CATALOGUE_SQL["workflows"], tenant=tenant))
+
+
+def _encode(versions: Mapping[str, str]) -> str:
+    return json.dumps(versions, ensure_ascii=False)
+
+
+def _make_item_row(item: CatalogueItem) -> dict[str, Any]:
+    row = as_dict(item)
+    del row["pinned"]
+    return row
 
 
 async def _clear_suspects(session: Session, runs: Sequence[int]) -> None:

@@ -109,8 +109,8 @@ class Backend(Protocol):
     async def rollback_cause(self, run: ClaimedRun) -> RollbackCause:
         """Return why such a run is rolled back."""
 
-    async def has_live_worker(self, version: str) -> bool:
-        """Return True if a live worker has this version of the code."""
+    async def has_live_worker(self, workflow: str, version: str) -> bool:
+        """Return True if a live worker has this version of the code of a workflow."""
 
     async def permit(self, ask: PermitRequest) -> Permit:
         """Ask whether to call a dependency whose circuit may not be closed."""
@@ -175,8 +175,8 @@ class LocalBackend:
     async def rollback_cause(self, run: ClaimedRun) -> RollbackCause:
         return await read_rollback_cause(self._store, run.id, run.public_id)
 
-    async def has_live_worker(self, version: str) -> bool:
-        return await self._store.has_live_worker(version)
+    async def has_live_worker(self, workflow: str, version: str) -> bool:
+        return await self._store.has_live_worker(workflow, version)
 
     async def count_successes(self, number: int, counts: Sequence[SuccessCount]) -> None:
         await self._store.count_successes(self._settler.worker or 0, number, counts)

@@ -136,6 +136,7 @@ class Claimer:
             suspect=not any(execution.view.deaths for execution in worker.held.by_id.values()),
             after=self._after,
             queues=worker.settings.queues,
+            versions=worker.versions,
         )
         self.is_claiming = self._awaits_store = True
         began = worker.clock.monotonic()
@@ -160,13 +161,17 @@ class Claimer:
         return claims if claim.worker == worker.id else replace(claims, runs=[])
 
     def can_accept(self, runs: Sequence[NewRun]) -> bool:
-        """Return True if the worker could begin these runs at once, without passing over runs that are due."""
+        """Return True if the worker could begin these runs at once, without passing over runs that are due.
+
+        Runs of workflows with a version of their own are always claimed: only a claim records and pins that version.
+        """
         worker, queues = self._worker, self._worker.settings.queues
         return (
             not (self.more_due or self.is_claiming or worker.wakeup.event.is_set())
             and len(runs) <= worker.room
             and worker.has_lease
             and all(run.delay <= 0 and run.workflow in worker.workflows for run in runs)
+            and not any(run.workflow in worker.versions for run in runs)
             and (queues is None or all(run.queue in queues for run in runs))
         )
 

@@ -83,7 +83,7 @@ def run_info() -> RunInfo:
         workflow=execution.claimed.workflow,
         tenant=execution.claimed.tenant,
         correlation_id=execution.correlation_id,
-        version=execution.worker.version,
+        version=execution.worker.version_of(execution.claimed.workflow),
         started_by=execution.view.options.started_by,
     )
 

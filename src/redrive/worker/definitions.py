@@ -169,7 +169,8 @@ class Step(Generic[P, R]):
 class WorkflowDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """A registered workflow, as the worker needs it.
 
-    `events`: the types of the events that it declares, by name; None if it declares none, and takes any.
+    `events`: the types of the events that it declares, by name; None if it declares none, and takes any. `version`: its
+    own, instead of that of the app's code. `pinned`: its runs are claimed by workers of their version only.
     """
 
     name: str
@@ -177,6 +178,8 @@ class WorkflowDefinition(msgspec.Struct, frozen=True, kw_only=True):
     signature: Signature
     is_async: bool
     events: Mapping[str, Signature] | None = None
+    version: str | None = None
+    pinned: bool = False
 
 
 class LimitExceeded(RedriveError):

@@ -90,7 +90,8 @@ class Execution:
         self.clock = worker.clock
         self.correlation_id = claimed.correlation_id or claimed.public_id
         self.dead = self.draining = self.ending = False
-        self.view = make_claimed_run_view(claimed, parse_run_options(claimed.options), worker.version)
+        version = worker.version_of(claimed.workflow)
+        self.view = make_claimed_run_view(claimed, parse_run_options(claimed.options), version)
         self._ended = ended
         self._follows = ended is not None or self.view.undoing
         self.journal = Journal(() if self._follows else claimed.journal)

@@ -104,7 +104,7 @@ class Worker:
         self.backend = backend
         self.clock = clock
         self.settings = settings
-        self.version = catalogue.version
+        self.versions = catalogue.versions
         self.max_payload = settings.max_payload
         self.rules = rules
         self.wakeup = Wakeup(clock)
@@ -197,7 +197,7 @@ class Worker:
     async def _enlist(self) -> None:
         worker = NewWorker(
             name=self.settings.name,
-            version=self.version,
+            version=self._catalogue.version,
             workflows=tuple(self.workflows),
             lease=int(self.settings.lease * MICROS),
             queues=self.settings.queues,
@@ -300,7 +300,8 @@ class Worker:
         for claimed in runs:
             try:
                 if self._stopping:
-                    view = make_claimed_run_view(claimed, parse_run_options(claimed.options), self.version)
+                    options, version = parse_run_options(claimed.options), self.version_of(claimed.workflow)
+                    view = make_claimed_run_view(claimed, options, version)
                     self.committer.post(RunReleased(run=view))
                 else:
                     self.held.begin(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
@@ -372,7 +373,7 @@ class Worker:
     async def handle_code_change(self, claimed: ClaimedRun, view: RunView, difference: Reason) -> Outcome:
         """Return the outcome for a run that needs other code: release it for another worker, or give up."""
         log.warning("run %s: %s", claimed.public_id, difference)
-        if claimed.version == self.version:
+        if claimed.version == self.version_of(claimed.workflow):
             return CodeDiverged(run=view, difference=difference, wait=CodeWait.NO_MORE)
         has_worker = await self.is_version_alive(claimed)
         since = claimed.diverged_at
@@ -384,7 +385,12 @@ class Worker:
 
     async def is_version_alive(self, claimed: ClaimedRun) -> bool:
         """Return True if a live worker has the version of the code that executed a run last."""
-        return await repeat_until_answered(lambda: self.backend.has_live_worker(claimed.version), self.clock)
+        workflow, version = claimed.workflow, claimed.version
+        return await repeat_until_answered(lambda: self.backend.has_live_worker(workflow, version), self.clock)
+
+    def version_of(self, workflow: str) -> str:
+        """Return the version of the code of a workflow that this worker has."""
+        return self.versions.get(workflow, self._catalogue.version)
 
     def on_heartbeat(self, beat: HeartbeatReply) -> None:
         """Handle a heartbeat's answer."""

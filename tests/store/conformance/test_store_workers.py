@@ -257,13 +257,15 @@ async def test_a_live_version_is_found_without_those_of_other_tenants(kit: Kit) 
     await enlist("acme", token="t", tenant="acme")
     found = {
         tenant: {
-            name for name in ("gone", "local", "all", "acme") if await kit.store.has_live_worker(name, tenant=tenant)
+            name
+            for name in ("gone", "local", "all", "acme")
+            if await kit.store.has_live_worker("w", name, tenant=tenant)
         }
         for tenant in ("", "acme", "globex")
     }
     assert found == {"": {"local", "all", "acme"}, "acme": {"local", "all", "acme"}, "globex": {"local", "all"}}
     kit.clock.move(LEASE + SECOND)
-    assert not await kit.store.has_live_worker("local")
+    assert not await kit.store.has_live_worker("w", "local")
 
 
 async def test_a_worker_that_registers_again_clears_the_runs_suspected_of_its_death(kit: Kit) -> None:

@@ -29,7 +29,7 @@ STATEMENTS = {name: statement for file in FILES for name, statement in statement
 SMALL = {"workers"}  # a row for each worker of the last day
 WHOLE = {
     "all_workers",
-    "live_version",
+    "live_versions",
     "policies",
     "paused",
     "delete_old_workers",
@@ -93,13 +93,13 @@ async def test_no_statement_scans_a_whole_table(bench: Bench, name: str) -> None
 @pytest.mark.parametrize(
     ("name", "index"),
     [
-        ("lanes", "runs_due: ROWtenant, queue, rank, workflow > ROW"),
-        ("find_due_lanes", "runs_due: ROWtenant, queue, rank, workflow > ROW"),
+        ("lanes", "runs_due: ROWtenant, queue, rank, workflow, pin > ROW"),
+        ("find_due_lanes", "runs_due: ROWtenant, queue, rank, workflow, pin > ROW"),
         (
             "find_due_lanes",
             "runs_due: tenant = lanes.tenant AND queue = lanes.queue AND rank = lanes.rank AND workflow =",
         ),
-        ("find_due_lanes", "runs_suspect_of: workflow = n.name"),
+        ("find_due_lanes", "runs_suspect_of: workflow = n.name AND pin = n.pin"),
         ("take", "runs_pkey: id = w_1.id"),
         ("journals", "entries_of_run: run = ANY"),
         ("beat", "runs_held: worker = "),
@@ -130,7 +130,7 @@ async def test_no_statement_scans_a_whole_table(bench: Bench, name: str) -> None
         ("wake_waiting", "runs_pkey: id = "),
         ("wake_free", "runs_pkey: id = ANY"),
         ("owned_runs", "runs_owned: ROWowner, id > ROW"),
-        ("due_in_lane", "runs_due: tenant = $1 AND queue = $2 AND rank = $3 AND workflow = $4 AND available_at"),
+        ("due_in_lane", "runs_due: tenant = $1 AND queue = $2 AND rank = $3 AND workflow = $4 AND pin = $5 AND"),
     ],
 )
 async def test_each_statement_uses_its_index(bench: Bench, name: str, index: str) -> None:
@@ -211,6 +211,9 @@ async def test_circuits_and_their_waiting_runs_are_found_by_index(bench: Bench, 
         ("due_by_lane", ["runs_due: tenant = lane.tenant AND queue = lane.queue AND rank = lane.rank"]),
         ("suspects", ["runs_suspect: ", "runs_held: "]),
         ("parked", ["runs_parked: "]),
+        ("suspended_versions", ["runs_suspended: workflow = head.workflow AND version > head.version"]),
+        ("count_suspended", ["runs_suspended: workflow = $1 AND version = $2"]),
+        ("held_versions", ["runs_held: "]),
         ("sink_lags", ["deliveries_due: sink = ", "deliveries_behind: sink = "]),
     ],
 )

@@ -71,13 +71,14 @@ def test_no_statement_scans_a_large_table(con: sqlite3.Connection, file: str, na
 @pytest.mark.parametrize(
     ("file", "name", "index"),
     [
+        ("claims", "lanes", "runs_due (tenant=? AND queue=? AND rank=? AND workflow=? AND pin>?)"),
         ("claims", "lanes", "runs_due (tenant=? AND queue=? AND rank=? AND workflow>?)"),
         ("claims", "lanes", "runs_due (tenant=? AND queue=? AND rank>?)"),
         ("claims", "lanes", "runs_due (tenant=? AND queue>?)"),
         ("claims", "lanes", "runs_due (tenant>?)"),
-        ("claims", "candidates", "runs_due (tenant=? AND queue=? AND rank=? AND workflow=? AND available_at>?"),
-        ("claims", "next_due", "runs_due (tenant=? AND queue=? AND rank=? AND workflow=?"),
-        ("claims", "next_suspect", "runs_suspect_of (workflow=?"),
+        ("claims", "candidates", "runs_due (tenant=? AND queue=? AND rank=? AND workflow=? AND pin=? AND avail"),
+        ("claims", "next_due", "runs_due (tenant=? AND queue=? AND rank=? AND workflow=? AND pin=?"),
+        ("claims", "next_suspect", "runs_suspect_of (workflow=? AND pin=?"),
         ("claims", "journals", "entries_of_run (run=?)"),
         ("workers", "held_ids", "runs_held (worker=?)"),
         ("workers", "record_step_heartbeat", "entries_of_run (run=? AND idx=?)"),
@@ -182,6 +183,9 @@ def test_circuits_and_their_waiting_runs_are_found_by_index(
         ("due_by_lane", ["SEARCH runs USING INDEX runs_due (tenant=? AND queue=? AND rank=? AND workflow=?"]),
         ("suspects", ["USING INDEX runs_suspect", "USING INDEX runs_held"]),
         ("parked", ["USING INDEX runs_parked"]),
+        ("suspended_versions", ["runs_suspended (workflow=? AND version>?)", "runs_suspended (workflow>?)"]),
+        ("count_suspended", ["runs_suspended (workflow=? AND version=?)"]),
+        ("held_versions", ["USING INDEX runs_held"]),
         ("sink_lags", ["deliveries_due (sink=? AND available_at>?", "deliveries_behind (sink=?", "deliveries_dead"]),
     ],
 )

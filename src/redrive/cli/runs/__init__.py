@@ -1,6 +1,6 @@
-"""`redrive runs`: find, explain, start, cancel and retry runs, and send events to them.
+"""`redrive runs`: find, explain, start, cancel, retry and move runs, and send events to them.
 
-list_show    list, show, why, tree, watch        changes    start, cancel, retry, rollback, send
+list_show    list, show, why, tree, watch        changes    start, cancel, retry, rollback, send, move
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 from redrive.cli.code import export
-from redrive.cli.runs.changes import cancel, retry, rollback, send, start
+from redrive.cli.runs.changes import cancel, move, retry, rollback, send, start
 from redrive.cli.runs.list_show import list_, show, tree, watch, why
 
 __all__ = ["runs"]
@@ -26,5 +26,5 @@ def runs() -> None:
     """
 
 
-for command in (list_, show, why, tree, watch, start, send, cancel, retry, rollback, export):
+for command in (list_, show, why, tree, watch, start, send, cancel, retry, rollback, move, export):
     runs.add_command(command)

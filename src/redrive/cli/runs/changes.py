@@ -342,3 +342,32 @@ def send(id: str, name: str, data: str, key: str | None, change: ChangeOptions, 
         return
     text = f"Event {escape_line(name)} is number {sent.seq} of run {sent.run_id}, which is {sent.status}."
     output.done(str(sent.seq), sent, f"{text}\nFollow it: {hint('runs', 'watch', sent.run_id)}")
+
+
+@click.command()
+@click.argument("id", metavar="RUN")
+@click.option("--to", "version", required=True, metavar="VERSION", help="The version that continues the run.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, for the audit log.")
+@decision_options
+def move(id: str, version: str, reason: str, change: ChangeOptions, target: Target, output: Output) -> None:
+    """Let workers of another version of its workflow continue a pinned RUN.
+
+    A live worker must have VERSION. With --app of that version, the record of the run is checked against its code
+    first. Otherwise run `redrive code check` before. `workflows versions` lists the versions.
+
+    \b
+    Examples:
+      redrive runs move 01k9x7 --to 4
+      redrive runs move 01k9x7 --to 4 --app shop:app
+    """
+
+    async def move_run(app: Redrive) -> None:
+        run = await app.runs.get(await find_run_id(app, id))
+        change.confirm(f"Move run {run.id} ({run.workflow}, {run.status}) from version {run.version} to {version}")
+        if change.dry_run:
+            output.done(run.id, run, f"would move {run.id} from version {run.version} to {version}")
+            return
+        moved = await app.runs.move(run.id, version, by=change.by, reason=reason)
+        output.done(run.id, moved, f"moved {run.id} to version {version}; follow it: {hint('runs', 'watch', run.id)}")
+
+    run_on(target, move_run)

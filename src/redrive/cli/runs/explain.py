@@ -117,6 +117,11 @@ def _explain_obstacles(run: Run, around: RunContext) -> list[str]:
         )
     if not around.workers:
         sentences.append(f"No worker is running. Start one: {worker_hint()}")
+    elif not around.able and run.pinned:
+        sentences.append(
+            f"The run is pinned to version {run.version!r} of workflow {run.workflow!r}, which no live worker has. "
+            f"Start one with it, or move the run: {hint('runs', 'move', run.id, '--to', _choose_version(around))}"
+        )
     elif not around.able:
         sentences.append(
             f"{_format_count(around.workers, 'worker is', 'workers are')} running, but none has workflow "
@@ -135,6 +140,10 @@ def _explain_obstacles(run: Run, around: RunContext) -> list[str]:
     if run.deadline is not None:
         sentences.append(f"The deadline of the run is {format_time(run.deadline)}.")
     return sentences
+
+
+def _choose_version(around: RunContext) -> str:
+    return around.versions[0] if around.versions else "VERSION"
 
 
 def _explain_running(run: Run, around: RunContext) -> list[str]:

@@ -73,6 +73,9 @@ async def _run_checks(context: RequestContext, span: Callable[[float], str]) -> 
         if workflow.idle_queues:
             text = N("No worker that has {name} takes runs from these queues: {queues}. Start one for them.")
             yield N("Queues"), "bad", text, {"name": workflow.name, "queues": ", ".join(workflow.idle_queues)}
+        for pinned in workflow.idle_versions:
+            text = N("Due runs of {name} are pinned to version {version}, which no worker has.")
+            yield N("Versions"), "bad", text, {"name": workflow.name, "version": pinned}
         if workflow.paused_by:
             values = {"name": workflow.name, "who": workflow.paused_by}
             yield N("Workflows"), "warn", N("{name} was paused by {who}."), values
@@ -81,7 +84,7 @@ async def _run_checks(context: RequestContext, span: Callable[[float], str]) -> 
 
     # The oldest hundred runs are enough: if they are not overdue, no other run is.
     now = context.whole.now()
-    longest = max((now - since for *_, since in await list_oldest_due_runs(context)), default=0)
+    longest = max((now - (run.available_at or now) for run in await list_oldest_due_runs(context)), default=0)
     if longest > _LATE_AFTER * MICROS:
         text = N("A due run has waited {span}. Add workers, or raise their concurrency.")
         yield N("Overdue runs"), "bad", text, {"span": span(longest / MICROS)}

@@ -109,6 +109,7 @@ MENU = (
         *("/outbox", N("Outbox"), "outbox", _MONITOR), counted=N("{n} not delivered|{n} not delivered"), whole=True
     ),
     MenuEntry("/workers", N("Workers"), "worker", _MONITOR, counted=N("{n} crashed|{n} crashed")),
+    MenuEntry("/deployments", N("Deployments"), "tag", _MONITOR, whole=True),
     MenuEntry("/notifications", N("Notifications"), "bell", _MONITOR),
     MenuEntry("/workflows", N("Workflows"), "flow", _CONFIGURE),
     MenuEntry("/schedules", N("Schedules"), "clock", _CONFIGURE),

@@ -16,7 +16,7 @@ from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, EntryKind, RunStatus
 from redrive.desk.api_operations import Acting
 from redrive.desk.models import Run
-from redrive.desk.runs import load_family
+from redrive.desk.runs import ENDED_FOR_GOOD, RunContext, load_family
 from redrive.desk.saved_views import FILTER_FIELDS, ListName
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages import lists
@@ -154,13 +154,16 @@ async def show_run(request: Request, context: Context, id: Id) -> Response:
     events = await context.desk.runs.events(run.id)
     family = await context.desk.runs.children(run.id, limit=_MAX_CHILDREN)
     first = family.above[0] if family.above else run
+    around = None if over and not run.pinned else await context.desk.runs.context(run.id)
     return await render_page(
         request,
         "run.html",
         run=run,
         waits=open_waits,
         task_id=task_id,
-        remote=() if over else (await context.desk.runs.context(run.id)).remote,
+        remote=() if over or around is None else around.remote,
+        moves=_list_moves(run, around),
+        stranded=run.pinned and not over and around is not None and not around.able,
         family=family,
         max_tree=_MAX_TREE,
         tree=await load_family(context.desk.runs, first, _MAX_TREE) if "tree" in request.query_params else None,
@@ -180,9 +183,23 @@ async def show_run(request: Request, context: Context, id: Id) -> Response:
     )
 
 
+def _list_moves(run: Run, around: RunContext | None) -> list[str]:
+    """Return the versions to which a run can be moved."""
+    if around is None or not run.pinned or run.status in ENDED_FOR_GOOD:
+        return []
+    return [each for each in around.versions if each != run.version]
+
+
 @run_routes.post("/runs/{id}/cancel", **requires(Permission.CANCEL))
 async def cancel_run(request: Request, context: Context, id: Id, form: SentForm) -> Response:
     run = await context.desk.runs.cancel(id, by=context.by, reason=form.get("reason"))
+    return redirect_to(make_view(request).url(f"/runs/{run.id}"))
+
+
+@run_routes.post("/runs/{id}/move", **requires(Permission.DECIDE))
+async def move_run(request: Request, context: Context, id: Id, form: SentForm) -> Response:
+    """Move a pinned run to another version of the code."""
+    run = await context.desk.runs.move(id, form.get("to"), by=context.by, reason=form.maybe("reason"))
     return redirect_to(make_view(request).url(f"/runs/{run.id}"))
 
 

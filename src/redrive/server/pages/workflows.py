@@ -32,8 +32,14 @@ from redrive.server.pages.replay_form import (
 )
 from redrive.server.pages.texts import format_json
 from redrive.server.request_context import Context, RequestContext, requires
-from redrive.server.routes.common import list_known_workers, list_known_workflows, make_workflows_desk
+from redrive.server.routes.common import (
+    list_deployed_versions,
+    list_known_workers,
+    list_known_workflows,
+    make_workflows_desk,
+)
 from redrive.store.filters import LetterFilter, RunFilter
+from redrive.store.stats import COUNT_LIMITS
 from redrive.store.workers import CRASH_LOOP
 
 workflow_routes = make_page_router()
@@ -167,6 +173,7 @@ async def _render_workflow(
     letters = await context.view.letters(open_letters, limit=_MAX_COUNTED_LETTERS, cursor=None)
     policies = await context.desk.policies.list()
     workers = [each for each in await list_known_workers(context) if name in each.workflows]
+    alive = [each for each in workers if each.state is WorkerState.RUNNING]
     return await render_page(
         request,
         "workflow.html",
@@ -178,7 +185,7 @@ async def _render_workflow(
         most=_MAX_COUNTED_RUNS,
         letters=len(letters.items),
         more_letters=letters.next is not None,
-        versions=Counter(each.version for each in workers if each.state is WorkerState.RUNNING),
+        versions=Counter(each.versions.get(name, each.version) for each in alive),
         policies=[each for each in policies if each.workflow in (None, name)],
         schedules=[each for each in await context.desk.schedules.list(tenant=tenant) if each.workflow == name],
         runs=(await context.desk.runs.list(RunFilter(tenant=tenant, workflow=name), limit=_RECENT_RUNS)).items,
@@ -263,6 +270,13 @@ async def change_schedule(request: Request, context: Context, way: str, form: Se
 
 def _read_actor(context: RequestContext, form: Form) -> dict[str, Any]:
     return {"by": context.by, "reason": form.maybe("reason")}
+
+
+@workflow_routes.get("/deployments", **requires(Permission.LOOK, all_workflows=True))
+async def list_deployments(request: Request, context: Context) -> Response:
+    """Show the versions of code, the runs that need them, and the workers that may be stopped."""
+    found = await list_deployed_versions(context)
+    return await render_page(request, "deployments.html", versions=found, most=COUNT_LIMITS["counted"])
 
 
 @workflow_routes.get("/workers", **requires(Permission.LOOK))

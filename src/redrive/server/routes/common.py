@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from redrive.core.roles import Permission
 from redrive.core.states import RunStatus
 from redrive.desk.api_operations import CALLER_PARAMETERS, get_answer_type, get_operation, get_parameters
-from redrive.desk.workflows import KnownWorker, KnownWorkflow, Workflows
+from redrive.desk.workflows import DeployedVersion, KnownWorker, KnownWorkflow, Workflows
 from redrive.errors import ConfigurationError, InputError, NotAllowed
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
@@ -283,18 +283,26 @@ async def list_known_workflows(context: RequestContext) -> list[KnownWorkflow]:
         return found
     alive = live_workers(await context.whole.workers(), context.whole.now())
     registered = {name for worker in alive for name in worker.workflows}
-    lanes = [(workflow, queue) for workflow, queue, _ in await list_oldest_due_runs(context)]
+    lanes = [(run.workflow, run.queue, run.pin) for run in await list_oldest_due_runs(context)]
     waiting = [lane for lane in lanes if not any(worker.takes(*lane) for worker in alive)]
-    unclaimable = Counter(workflow for workflow, _ in waiting)
-    idle = sorted({lane for lane in waiting if lane[0] in registered})
+    unclaimable = Counter(workflow for workflow, _, _ in waiting)
+    pinned = [lane for lane in waiting if not any(worker.has(lane[0], lane[2]) for worker in alive) and lane[2]]
+    idle = sorted({lane[:2] for lane in waiting if lane[0] in registered and lane not in pinned})
     return [
         replace(
             each,
             unclaimable=unclaimable[each.name],
             idle_queues=tuple(queue for workflow, queue in idle if workflow == each.name),
+            idle_versions=tuple(sorted({pin for workflow, _, pin in pinned if workflow == each.name})),
         )
         for each in found
     ]
+
+
+async def list_deployed_versions(context: RequestContext) -> list[DeployedVersion]:
+    """Return the versions of code with the runs that the principal may see."""
+    tenant = None if context.principal.may(Permission.MANAGE_TENANTS) else context.tenant
+    return [*await make_workflows_desk(context).versions(tenant=tenant)]
 
 
 async def list_known_workers(context: RequestContext) -> list[KnownWorker]:
@@ -306,12 +314,11 @@ async def list_known_workers(context: RequestContext) -> list[KnownWorker]:
     return [each for each in narrowed if each.workflows]
 
 
-async def list_oldest_due_runs(context: RequestContext) -> list[tuple[str, str, int]]:
-    """Return the due runs that have waited longest: the workflow and queue of each, and since when it is due."""
+async def list_oldest_due_runs(context: RequestContext) -> list[RunRow]:
+    """Return the due runs that have waited longest."""
     view, some, rows = context.view, context.principal.workflows, list[RunRow]()
     for workflow in [None] if some is None else sorted(some):  # a token for some workflows must name one
         where = RunFilter(status=[RunStatus.PENDING], workflow=workflow)
         rows += (await view.runs(where, limit=_MAX_OLDEST_RUNS, cursor=OLDEST_CURSOR)).items
     now, paused = context.whole.now(), await view.paused()
-    due = [(run.workflow, run.queue, run.available_at or now) for run in rows if run.workflow not in paused]
-    return [each for each in due if each[2] <= now]
+    return [run for run in rows if run.workflow not in paused and (run.available_at or now) <= now]

@@ -21,7 +21,7 @@ from redrive.desk.policies import Policies, StoredPolicy
 from redrive.desk.saved_views import ListName, SavedView, SavedViews
 from redrive.desk.schedules import Schedules
 from redrive.desk.tasks import Tasks
-from redrive.desk.workflows import KnownWorker, KnownWorkflow, Workflows
+from redrive.desk.workflows import DeployedVersion, KnownWorker, KnownWorkflow, Workflows
 from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict
@@ -38,6 +38,7 @@ from redrive.server.routes.common import (
     Text,
     Until,
     add_operations,
+    list_deployed_versions,
     list_known_workers,
     list_known_workflows,
     make_router,
@@ -109,6 +110,15 @@ async def list_workflows(context: Context) -> list[KnownWorkflow]:
     their tenant that have waited longest.
     """
     return await list_known_workflows(context)
+
+
+@serve(settings_routes, Workflows.versions)
+async def list_versions(context: Context) -> list[DeployedVersion]:
+    """Return the versions of code that live workers have or open runs need, those with the oldest run first.
+
+    Runs are counted over all tenants for owners; for others, those of their tenant.
+    """
+    return await list_deployed_versions(context)
 
 
 @serve(settings_routes, Workflows.workers)

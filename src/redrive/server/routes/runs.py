@@ -266,7 +266,7 @@ async def retry_run(context: Context, id: Id, body: Retry | None = None, key: Ke
 add_operations(
     run_routes,
     lambda context: context.desk.runs,
-    *(Runs.list, Runs.get, Runs.context, Runs.queues, Runs.cancel, Runs.events, Runs.children),
+    *(Runs.list, Runs.get, Runs.context, Runs.queues, Runs.cancel, Runs.move, Runs.events, Runs.children),
     types={
         "after": Annotated[
             int, Query(ge=0, le=MAX_EVENT_NUMBER, description="The number of an event: later ones are returned.")

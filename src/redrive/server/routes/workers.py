@@ -221,7 +221,7 @@ async def read_circuits(request: Request, principal: Worker, session: Session) -
 async def find_version(request: Request, principal: Worker, session: Session) -> Response:
     """Ask whether a live worker has a version of the code."""
     call = await read_record(request, wire.VersionCall)
-    alive = await _get_workers(request).has_live_worker(session, call.version)
+    alive = await _get_workers(request).has_live_worker(session, call.workflow, call.version)
     return answer_record(wire.VersionReply(alive=alive))
 
 

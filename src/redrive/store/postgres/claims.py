@@ -34,16 +34,18 @@ async def claim(connection: Connection, clock: DatabaseClock, claim: ClaimReques
     """Give a worker due runs, each under a fence one higher than before."""
     if not claim.workflows or claim.capacity < 1:
         return ClaimResult(runs=[], now=clock.now(), next_in=None, after=claim.after)
-    after = claim.after or claim.first_lane
+    after, pairs = claim.after or claim.first_lane, claim.pairs
     rows = await connection.rows(
         CLAIM_SQL["find_due_lanes"],
         now=clock.given(),
-        workflows=claim.workflows,
+        workflows=[name for name, _ in pairs],
+        pins=[pin for _, pin in pairs],
         queues=claim.queues,
         tenant=after.tenant,
         queue=after.queue,
         rank=after.rank,
         workflow=after.workflow,
+        pin=after.pin,
         wraps=after != claim.first_lane,
         only=claim.tenant,
         capacity=claim.capacity,
@@ -110,18 +112,24 @@ class _RunChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 def _parse_lanes(rows: Sequence[Any], now: int, claim: ClaimRequest) -> tuple[LaneScan, _Heads]:
     """Return the lanes that were found, and the first runs of those with due runs."""
-    found = LaneScan(workflows=tuple(rows[0]["names"] or ()), after=claim.after)
+    found = LaneScan(pairs=frozenset(_split_key(key) for key in rows[0]["keys"] or ()), after=claim.after)
     walked: list[tuple[Lane, int]] = []
     heads: _Heads = {}
     for row in rows:
         if row["head"] is None:
             continue
-        lane = Lane(row["tenant"], row["queue"], row["rank"], row["workflow"])
+        lane = Lane(row["tenant"], row["queue"], row["rank"], row["workflow"], row["pin"])
         walked.append((lane, row["head"]))
         ids = row["ids"]
         heads[lane] = [(row["head"], 0)] if ids is None else list(zip(row["dues"], ids, strict=True))
     claims.scan_lanes(walked, now, claim, found)
     return found, heads
+
+
+def _split_key(key: str) -> tuple[str, str]:
+    """Return the workflow and the pin of a key of `find_due_lanes`. A version has no @."""
+    workflow, _, pin = key.rpartition("@")
+    return workflow, pin
 
 
 def _find_next_due(known: Sequence[Lane], heads: _Heads, taken: set[int]) -> int | None:
@@ -156,4 +164,4 @@ async def read_lanes(
 ) -> list[tuple[Lane, int]]:
     """Return each lane behind a lane, in order, with the time its first run is due."""
     rows = await connection.rows(CLAIM_SQL["lanes"], **as_dict(after), most=most)
-    return [(Lane(row[0], row[1], row[2], row[3]), row[4]) for row in rows]
+    return [(Lane(row[0], row[1], row[2], row[3], row[4]), row[5]) for row in rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 
@@ -23,13 +23,13 @@ _STATES = {status.value: status for status in RunStatus}
 def find_lanes(con: sqlite3.Connection, now: int, claim: ClaimRequest) -> LaneScan:
     """Return the lanes to claim from. Takes no lock."""
     paused = {row[0] for row in con.execute(CLAIM_SQL["paused_names"])}
-    workflows = tuple(name for name in claim.workflows if name not in paused)
-    found = LaneScan(workflows=workflows, after=claim.after)
-    if not found.workflows or claim.capacity < 1:
+    pairs = frozenset(pair for pair in claim.pairs if pair[0] not in paused)
+    found = LaneScan(pairs=pairs, after=claim.after)
+    if not found.pairs or claim.capacity < 1:
         return found
     claims.scan_lanes(_read_lanes_after(con, claim), now, claim, found)
     if claim.suspect:
-        found.next_at = claims.choose_earlier(found.next_at, _read_next_suspect(con, found.workflows, claim)[1])
+        found.next_at = claims.choose_earlier(found.next_at, _read_next_suspect(con, found.pairs, claim)[1])
     return found
 
 
@@ -38,13 +38,13 @@ def claim_runs(con: sqlite3.Connection, now: int, claim: ClaimRequest, found: La
     worker = con.execute(CLAIM_SQL["worker_version"], (claim.worker,)).fetchone()
     if worker is None:
         return make_empty_claim(now, claim.after)
-    suspect, suspect_at = _read_next_suspect(con, found.workflows, claim) if claim.suspect else (None, None)
+    suspect, suspect_at = _read_next_suspect(con, found.pairs, claim) if claim.suspect else (None, None)
     ids = [suspect] if suspect is not None and suspect_at is not None and suspect_at <= now else []
     free = claim.capacity - len(ids)
     chosen = claims.choose_fairly(_find_candidates(con, now, found.due, free), free)
     next_suspect_at = None if ids else suspect_at
     ids = sorted(ids + [due.run for due in chosen])
-    taker = {"worker": claim.worker, "now": now, "version": worker[0]}
+    taker = {"worker": claim.worker, "now": now, **dict(zip(("version", "versions", "pins"), worker, strict=True))}
     con.execute(CLAIM_SQL["take"], {**taker, "ids": json.dumps(ids)})
     rows = con.execute(CLAIM_SQL["claimed_runs"], (json.dumps(ids),)).fetchall()
     journals = read_journals(con, [row[1] for row in rows if row[5] > 1])
@@ -88,16 +88,16 @@ def read_lanes(
     """Yield each lane behind a lane, in order, with the time its first run is due."""
     cursor = con.execute(CLAIM_SQL["lanes"], {**as_dict(after), "most": most})
     try:
-        for tenant, queue, rank, workflow, head in cursor:
-            yield Lane(tenant, queue, rank, workflow), head
+        for tenant, queue, rank, workflow, pin, head in cursor:
+            yield Lane(tenant, queue, rank, workflow, pin), head
     finally:
         cursor.close()  # an unfinished query would keep its snapshot, and with it the write-ahead log, alive
 
 
 def _read_next_suspect(
-    con: sqlite3.Connection, workflows: Sequence[str], claim: ClaimRequest
+    con: sqlite3.Connection, pairs: Iterable[tuple[str, str]], claim: ClaimRequest
 ) -> tuple[int, int] | tuple[None, None]:
-    names = {"workflows": workflows, "queues": claim.queues}
+    names = {"workflows": sorted(pairs), "queues": claim.queues}
     lists = {name: None if given is None else json.dumps(given, ensure_ascii=False) for name, given in names.items()}
     row = con.execute(CLAIM_SQL["next_suspect"], {**lists, "tenant": claim.tenant}).fetchone()
     return row or (None, None)

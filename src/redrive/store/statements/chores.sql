@@ -4,7 +4,8 @@
 
 -- name: dead_workers_with_runs
 -- Dead or stopped workers that still hold runs.
-SELECT w.id, w.name, w.version, w.state, w.workflows, w.started_at, w.beat_at, w.lease_until, w.queues
+SELECT w.id, w.name, w.version, w.state, w.workflows, w.started_at, w.beat_at, w.lease_until, w.queues,
+       w.versions, w.pins
 FROM redrive.workers AS w
 WHERE w.state <> 'LIVE' AND EXISTS (SELECT 1 FROM redrive.runs AS r WHERE r.worker = w.id LIMIT 1 OFFSET 0)
 ORDER BY w.id;
@@ -13,7 +14,7 @@ ORDER BY w.id;
 -- The runs that a worker holds.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, r.pin, i.input, i.options
 FROM redrive.runs AS r LEFT JOIN redrive.inputs AS i ON i.run = r.id
 WHERE r.worker = CAST(:worker AS bigint)
 ORDER BY r.id;
@@ -29,7 +30,7 @@ WITH late AS MATERIALIZED (
 )
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, r.pin, i.input, i.options
 FROM late /* CROSS */ JOIN redrive.runs AS r ON r.id = late.run LEFT JOIN redrive.inputs AS i ON i.run = r.id
 ORDER BY late.since;
 
@@ -37,7 +38,7 @@ ORDER BY late.since;
 -- Unfinished runs that passed their deadline.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, r.pin, i.input, i.options
 FROM redrive.runs AS r /* INDEXED BY runs_deadline */ LEFT JOIN redrive.inputs AS i ON i.run = r.id
 WHERE r.deadline IS NOT NULL AND r.finished_at IS NULL AND r.status <> 'COMPENSATING'
   AND r.deadline < :now - CAST(:margin AS bigint)
@@ -55,7 +56,7 @@ ORDER BY run, idx;
 -- Runs with open letters that were not decided on in time.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, r.pin, i.input, i.options
 FROM redrive.letters AS l /* INDEXED BY letters_expiring */
 /* CROSS */ JOIN redrive.runs AS r ON r.id = l.run LEFT JOIN redrive.inputs AS i ON i.run = r.id
 WHERE l.status = 'OPEN' AND l.expires_at <= :now ORDER BY l.expires_at LIMIT CAST(:most AS bigint);

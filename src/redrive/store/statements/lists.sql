@@ -6,7 +6,7 @@
 -- by subqueries and not by joins: the planner could join them first, and each page has few of them.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, NULL,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, r.pin, NULL,
        (SELECT i.options FROM redrive.inputs AS i WHERE i.run = r.id), NULL,
        (SELECT o.failure FROM redrive.results AS o WHERE o.run = r.id)
 FROM redrive.runs AS r {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);

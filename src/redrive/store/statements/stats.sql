@@ -95,3 +95,43 @@ ON CONFLICT (workflow, mode) DO UPDATE SET total = c.total + excluded.total;
 -- The numbers of replays, the largest first.
 SELECT c.workflow, c.mode, c.total FROM redrive.replay_counts AS c
 ORDER BY c.total DESC, c.workflow, c.mode LIMIT CAST(:counted AS bigint);
+
+-- name: suspended_versions
+-- The workflows and versions of the code of open runs that began and that no worker holds. The query skips through the
+-- index from version to version.
+WITH RECURSIVE heads (id, n) AS (
+    SELECT CAST(NULL AS bigint), 0
+    UNION ALL
+    SELECT COALESCE(
+            (SELECT r.id FROM redrive.runs AS r /* INDEXED BY runs_suspended */
+             WHERE r.worker IS NULL AND r.finished_at IS NULL AND r.fence > 0
+               AND r.workflow = head.workflow AND r.version > head.version
+             ORDER BY r.workflow, r.version, r.id LIMIT 1),
+            (SELECT r.id FROM redrive.runs AS r /* INDEXED BY runs_suspended */
+             WHERE r.worker IS NULL AND r.finished_at IS NULL AND r.fence > 0
+               AND r.workflow > COALESCE(head.workflow, '')
+             ORDER BY r.workflow, r.version, r.id LIMIT 1)), heads.n + 1
+    FROM heads LEFT JOIN redrive.runs AS head ON head.id = heads.id
+    WHERE heads.n < CAST(:most AS bigint) AND (heads.n = 0 OR heads.id IS NOT NULL)
+)
+SELECT r.workflow, r.version FROM heads JOIN redrive.runs AS r ON r.id = heads.id;
+
+-- name: count_suspended
+-- The open runs of a workflow and version that no worker holds, of one tenant if given: all, those that are pinned,
+-- those that do not fit newer code, and when the first was started.
+SELECT COUNT(*), COALESCE(SUM(CASE WHEN few.pin <> '' THEN 1 ELSE 0 END), 0), COUNT(few.diverged_at), MIN(few.created_at)
+FROM (SELECT r.tenant, r.pin, r.diverged_at, r.created_at FROM redrive.runs AS r /* INDEXED BY runs_suspended */
+      WHERE r.worker IS NULL AND r.finished_at IS NULL AND r.fence > 0
+        AND r.workflow = :workflow AND r.version = :version
+      ORDER BY r.id LIMIT CAST(:counted AS bigint)) AS few
+WHERE CAST(:tenant AS text) IS NULL OR few.tenant = CAST(:tenant AS text);
+
+-- name: held_versions
+-- The runs that workers hold, of one tenant if given, by workflow and version of the code: as in `count_suspended`.
+SELECT few.workflow, few.version, COUNT(*), SUM(CASE WHEN few.pin <> '' THEN 1 ELSE 0 END), COUNT(few.diverged_at),
+       MIN(few.created_at)
+FROM (SELECT r.tenant, r.workflow, r.version, r.pin, r.diverged_at, r.created_at
+      FROM redrive.runs AS r /* INDEXED BY runs_held */
+      WHERE r.worker IS NOT NULL ORDER BY r.worker LIMIT CAST(:counted AS bigint)) AS few
+WHERE CAST(:tenant AS text) IS NULL OR few.tenant = CAST(:tenant AS text)
+GROUP BY few.workflow, few.version;

@@ -2,8 +2,8 @@
 
 -- name: insert_worker
 -- Insert a worker.
-INSERT INTO redrive.workers (name, version, state, workflows, queues, lease, started_at, beat_at, lease_until)
-VALUES (:name, :version, 'LIVE', :workflows, CAST(:queues AS text), CAST(:lease AS bigint), :now, :now, :now + CAST(:lease AS bigint))
+INSERT INTO redrive.workers (name, version, state, workflows, versions, pins, queues, lease, started_at, beat_at, lease_until)
+VALUES (:name, :version, 'LIVE', :workflows, :versions, :pins, CAST(:queues AS text), CAST(:lease AS bigint), :now, :now, :now + CAST(:lease AS bigint))
 RETURNING id;
 
 -- name: insert_version
@@ -15,17 +15,18 @@ ON CONFLICT (version) DO NOTHING;
 
 -- name: put_catalogue
 -- Insert or replace a catalogue item. A version that is not a hash of the code may change its contents.
-INSERT INTO redrive.catalogue AS c (tenant, kind, name, version, options, schema_in, schema_out, events)
-VALUES (:tenant, :kind, :name, :version, :options, :schema_in, :schema_out, :events)
+INSERT INTO redrive.catalogue AS c (tenant, kind, name, version, options, schema_in, schema_out, events, own)
+VALUES (:tenant, :kind, :name, :version, :options, :schema_in, :schema_out, :events, :own)
 ON CONFLICT (kind, name, tenant, version) DO UPDATE SET
     options = excluded.options, schema_in = excluded.schema_in, schema_out = excluded.schema_out,
-    events = excluded.events
+    events = excluded.events, own = excluded.own
 WHERE c.options <> excluded.options OR c.schema_in <> excluded.schema_in OR c.schema_out <> excluded.schema_out
-   OR c.events IS DISTINCT FROM excluded.events;
+   OR c.events IS DISTINCT FROM excluded.events OR c.own IS DISTINCT FROM excluded.own;
 
 -- name: all_workers
 -- The live workers and the newest others, newest first.
-SELECT w.id, w.name, w.version, w.state, w.workflows, w.started_at, w.beat_at, w.lease_until, w.queues
+SELECT w.id, w.name, w.version, w.state, w.workflows, w.started_at, w.beat_at, w.lease_until, w.queues, w.versions, w.pins,
+       (SELECT v.seq FROM redrive.versions AS v WHERE v.version = w.version)
 FROM redrive.workers AS w
 WHERE w.state = 'LIVE' OR w.id > (SELECT MAX(x.id) FROM redrive.workers AS x) - CAST(:most AS bigint)
 ORDER BY w.id DESC;
@@ -46,7 +47,8 @@ VALUES (CAST(:worker AS bigint), :tenant, :token, 0, '', '', 0);
 
 -- name: remote_worker
 -- A worker that registered through a server, with the last batch that it sent.
-SELECT r.worker, r.tenant, r.token, r.number, r.digest, r.answer, r.answered_at, w.version, w.workflows, w.queues, w.state, w.lease
+SELECT r.worker, r.tenant, r.token, r.number, r.digest, r.answer, r.answered_at, w.version, w.workflows, w.queues, w.state,
+       w.lease, w.versions
 FROM redrive.remote_workers AS r JOIN redrive.workers AS w ON w.id = r.worker WHERE r.worker = CAST(:worker AS bigint);
 
 -- name: count_remote_workers
@@ -61,12 +63,12 @@ SELECT COUNT(*) FROM redrive.remote_workers AS m
 /* CROSS */ JOIN redrive.runs AS r /* INDEXED BY runs_held */ ON r.worker = w.id
 WHERE m.token = :token;
 
--- name: live_version
--- One row if a live worker has a version of the code. With a tenant, those of other tenants do not count.
-SELECT 1 FROM redrive.workers AS w LEFT JOIN redrive.remote_workers AS m ON m.worker = w.id
-WHERE w.state = 'LIVE' AND w.lease_until > :now AND w.version = :version
-  AND (CAST(:tenant AS text) = '' OR COALESCE(m.tenant, '') IN ('', CAST(:tenant AS text)))
-LIMIT 1;
+-- name: live_versions
+-- The versions of the code that live workers have. With a tenant, workers of other tenants do not count.
+SELECT w.version, w.versions
+FROM redrive.workers AS w LEFT JOIN redrive.remote_workers AS m ON m.worker = w.id
+WHERE w.state = 'LIVE' AND w.lease_until > :now
+  AND (CAST(:tenant AS text) = '' OR COALESCE(m.tenant, '') IN ('', CAST(:tenant AS text)));
 
 -- name: put_suspects
 -- Remember the runs that are suspected of the death of a worker; no row if it registered again meanwhile.

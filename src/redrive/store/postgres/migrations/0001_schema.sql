@@ -36,7 +36,8 @@ CREATE TABLE redrive.runs (
     workflow       text    COLLATE "C" NOT NULL,
     queue          text    COLLATE "C" NOT NULL,
     status         text    COLLATE "C" NOT NULL,
-    version        text    NOT NULL DEFAULT '',
+    version        text    COLLATE "C" NOT NULL DEFAULT '',
+    pin            text    COLLATE "C" NOT NULL DEFAULT '',
     correlation_id text    COLLATE "C",
     parent         text    COLLATE "C",
     root           text,
@@ -60,14 +61,18 @@ CREATE TABLE redrive.runs (
 CREATE INDEX runs_children ON redrive.runs (CAST(parent AS name), id) WHERE parent IS NOT NULL;
 CREATE INDEX runs_owned ON redrive.runs (owner, id) WHERE owner IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_of_owner ON redrive.runs (owner, id) WHERE owner IS NOT NULL;
-CREATE INDEX runs_due ON redrive.runs (tenant, queue, rank, workflow, available_at, id)
+-- pin is the version of the code whose workers alone may claim the run; empty for workers of all versions.
+CREATE INDEX runs_due ON redrive.runs (tenant, queue, rank, workflow, pin, available_at, id)
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0;
 -- Suspects over all workflows are counted, those of one workflow are claimed.
 CREATE INDEX runs_suspect ON redrive.runs (available_at, id)
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0;
-CREATE INDEX runs_suspect_of ON redrive.runs (workflow, available_at, id)
+CREATE INDEX runs_suspect_of ON redrive.runs (workflow, pin, available_at, id)
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0;
 CREATE INDEX runs_held ON redrive.runs (worker) WHERE worker IS NOT NULL;
+-- Open runs that began and that no worker holds, by the version of the code that they need.
+CREATE INDEX runs_suspended ON redrive.runs (workflow, version, id)
+    WHERE worker IS NULL AND finished_at IS NULL AND fence > 0;
 CREATE INDEX runs_deadline ON redrive.runs (deadline) WHERE deadline IS NOT NULL AND finished_at IS NULL;
 -- For the purge, which keeps the last runs of each workflow. A run that waits for a decision is kept.
 CREATE INDEX runs_finished ON redrive.runs (workflow, finished_at, id)
@@ -317,6 +322,8 @@ CREATE TABLE redrive.workers (
     version     text   NOT NULL,
     state       text   COLLATE "C" NOT NULL CHECK (state IN ('LIVE', 'STOPPED', 'DEAD')),
     workflows   text   NOT NULL,
+    versions    text   NOT NULL DEFAULT '{}',
+    pins        text   NOT NULL DEFAULT '{}',
     queues      text,
     lease       bigint NOT NULL,
     started_at  bigint NOT NULL,
@@ -356,6 +363,7 @@ CREATE TABLE redrive.catalogue (
     schema_in  text NOT NULL,
     schema_out text NOT NULL,
     events     text,
+    own        text,
     PRIMARY KEY (kind, name, tenant, version)
 );
 

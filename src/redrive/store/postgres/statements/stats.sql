@@ -25,8 +25,8 @@ FROM redrive.sinks AS s ORDER BY s.name;
 -- The due and overdue runs of these lanes, and when the first became due. A rollback gets an earlier due time,
 -- to go before others; it counts as waiting from its real due time.
 SELECT lane.tenant, lane.queue, lane.workflow, due.runs, due.late, due.since
-FROM unnest(CAST(:tenants AS text[]), CAST(:queues AS text[]), CAST(:ranks AS bigint[]), CAST(:workflows AS text[]))
-    AS lane (tenant, queue, rank, workflow)
+FROM unnest(CAST(:tenants AS text[]), CAST(:queues AS text[]), CAST(:ranks AS bigint[]), CAST(:workflows AS text[]),
+            CAST(:pins AS text[])) AS lane (tenant, queue, rank, workflow, pin)
 CROSS JOIN LATERAL (
     SELECT COUNT(*) AS runs, COUNT(*) FILTER (WHERE first.since <= CAST(:now AS bigint) - CAST(:late AS bigint)) AS late,
            MIN(first.since) AS since
@@ -36,6 +36,7 @@ CROSS JOIN LATERAL (
           FROM redrive.runs AS r
           WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths = 0
             AND r.tenant = lane.tenant AND r.queue = lane.queue AND r.rank = lane.rank AND r.workflow = lane.workflow
+            AND r.pin = lane.pin
             AND r.available_at <= CAST(:now AS bigint)
           ORDER BY r.available_at, r.id LIMIT CAST(:per_lane AS bigint)) AS first) AS due
 WHERE due.runs > 0;

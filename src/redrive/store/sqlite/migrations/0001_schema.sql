@@ -30,6 +30,7 @@ CREATE TABLE runs (
     deadline       INTEGER,
     timeout        INTEGER,
     version        TEXT    NOT NULL DEFAULT '',
+    pin            TEXT    NOT NULL DEFAULT '',
     created_at     INTEGER NOT NULL,
     started_at     INTEGER,
     finished_at    INTEGER,
@@ -60,14 +61,18 @@ CREATE TABLE runs (
 CREATE INDEX runs_children ON runs (parent, id) WHERE parent IS NOT NULL;
 CREATE INDEX runs_owned ON runs (owner, id) WHERE owner IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_of_owner ON runs (owner, id) WHERE owner IS NOT NULL;
-CREATE INDEX runs_due ON runs (tenant, queue, rank, workflow, available_at, id)
+-- pin is the version of the code whose workers alone may claim the run; empty for workers of all versions.
+CREATE INDEX runs_due ON runs (tenant, queue, rank, workflow, pin, available_at, id)
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0;
 -- Suspects over all workflows are counted, those of one workflow are claimed.
 CREATE INDEX runs_suspect ON runs (available_at, id)
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0;
-CREATE INDEX runs_suspect_of ON runs (workflow, available_at, id)
+CREATE INDEX runs_suspect_of ON runs (workflow, pin, available_at, id)
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0;
 CREATE INDEX runs_held ON runs (worker) WHERE worker IS NOT NULL;
+-- Open runs that began and that no worker holds, by the version of the code that they need.
+CREATE INDEX runs_suspended ON runs (workflow, version, id)
+    WHERE worker IS NULL AND finished_at IS NULL AND fence > 0;
 CREATE INDEX runs_deadline ON runs (deadline) WHERE deadline IS NOT NULL AND finished_at IS NULL;
 -- For the purge, which keeps the last runs of each workflow. A run that waits for a decision is kept.
 CREATE INDEX runs_finished ON runs (workflow, finished_at, id)
@@ -330,6 +335,8 @@ CREATE TABLE workers (
     version     TEXT    NOT NULL,
     state       TEXT    NOT NULL CHECK (state IN ('LIVE', 'STOPPED', 'DEAD')),
     workflows   TEXT    NOT NULL,
+    versions    TEXT    NOT NULL DEFAULT '{}',
+    pins        TEXT    NOT NULL DEFAULT '{}',
     queues      TEXT,
     lease       INTEGER NOT NULL,
     started_at  INTEGER NOT NULL,
@@ -369,6 +376,7 @@ CREATE TABLE catalogue (
     schema_in  TEXT NOT NULL,
     schema_out TEXT NOT NULL,
     events     TEXT,
+    own        TEXT,
     PRIMARY KEY (kind, name, tenant, version)
 ) WITHOUT ROWID;
 

@@ -1,12 +1,12 @@
--- Claiming due runs. A lane is one (tenant, queue, rank, workflow); see store/claims.py.
+-- Claiming due runs. A lane is one (tenant, queue, rank, workflow, pin); see store/claims.py.
 
 -- name: worker_version
--- The version of a worker that may claim.
-SELECT version FROM workers WHERE id = ? AND state = 'LIVE';
+-- The version of a worker that may claim, and the versions and pins of its workflows.
+SELECT version, versions, pins FROM workers WHERE id = ? AND state = 'LIVE';
 
 -- name: lanes
--- The first run of each lane after a position. The query skips through the index lane by lane, to the next workflow,
--- else rank, else queue, else tenant; one comparison of all four would walk through every run of the lane it leaves.
+-- The first run of each lane after a position. The query skips through the index lane by lane, to the next pin, else
+-- workflow, rank, queue, tenant; one comparison of all five would walk through every run of the lane it leaves.
 WITH RECURSIVE heads (id, n) AS (
     SELECT NULL, 0
     UNION ALL
@@ -15,25 +15,31 @@ WITH RECURSIVE heads (id, n) AS (
              WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
                AND tenant = COALESCE(head.tenant, :tenant)
                AND queue = COALESCE(head.queue, :queue) AND rank = COALESCE(head.rank, :rank)
+               AND workflow = COALESCE(head.workflow, :workflow) AND pin > COALESCE(head.pin, :pin)
+             ORDER BY pin, available_at, id LIMIT 1),
+            (SELECT id FROM runs INDEXED BY runs_due
+             WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
+               AND tenant = COALESCE(head.tenant, :tenant)
+               AND queue = COALESCE(head.queue, :queue) AND rank = COALESCE(head.rank, :rank)
                AND workflow > COALESCE(head.workflow, :workflow)
-             ORDER BY workflow, available_at, id LIMIT 1),
+             ORDER BY workflow, pin, available_at, id LIMIT 1),
             (SELECT id FROM runs INDEXED BY runs_due
              WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
                AND tenant = COALESCE(head.tenant, :tenant)
                AND queue = COALESCE(head.queue, :queue) AND rank > COALESCE(head.rank, :rank)
-             ORDER BY rank, workflow, available_at, id LIMIT 1),
+             ORDER BY rank, workflow, pin, available_at, id LIMIT 1),
             (SELECT id FROM runs INDEXED BY runs_due
              WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
                AND tenant = COALESCE(head.tenant, :tenant) AND queue > COALESCE(head.queue, :queue)
-             ORDER BY queue, rank, workflow, available_at, id LIMIT 1),
+             ORDER BY queue, rank, workflow, pin, available_at, id LIMIT 1),
             (SELECT id FROM runs INDEXED BY runs_due
              WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
                AND tenant > COALESCE(head.tenant, :tenant)
-             ORDER BY tenant, queue, rank, workflow, available_at, id LIMIT 1)), heads.n + 1
+             ORDER BY tenant, queue, rank, workflow, pin, available_at, id LIMIT 1)), heads.n + 1
     FROM heads LEFT JOIN runs AS head ON head.id = heads.id
     WHERE heads.n < :most AND (heads.n = 0 OR heads.id IS NOT NULL)
 )
-SELECT runs.tenant, runs.queue, runs.rank, runs.workflow, runs.available_at
+SELECT runs.tenant, runs.queue, runs.rank, runs.workflow, runs.pin, runs.available_at
 FROM heads CROSS JOIN runs ON runs.id = heads.id;
 
 -- name: candidates
@@ -44,6 +50,7 @@ SELECT lane.key, (
         WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
           AND tenant = json_extract(lane.value, '$[0]') AND queue = json_extract(lane.value, '$[1]')
           AND rank = json_extract(lane.value, '$[2]') AND workflow = json_extract(lane.value, '$[3]')
+          AND pin = json_extract(lane.value, '$[4]')
           AND available_at <= :now
         ORDER BY available_at, id LIMIT :most))
 FROM json_each(:lanes) AS lane
@@ -56,15 +63,17 @@ SELECT min((
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
       AND tenant = json_extract(lane.value, '$[0]') AND queue = json_extract(lane.value, '$[1]')
       AND rank = json_extract(lane.value, '$[2]') AND workflow = json_extract(lane.value, '$[3]')
+      AND pin = json_extract(lane.value, '$[4]')
     ORDER BY available_at LIMIT 1))
 FROM json_each(:lanes) AS lane;
 
 -- name: next_suspect
--- The suspect that is due first, of workflows that the worker has and that are not paused, and of its queues.
+-- The suspect that is due first, of workflows that the worker has, with their pins, that are not paused; of its queues.
 SELECT runs.id, runs.available_at
 FROM json_each(:workflows) AS known CROSS JOIN runs ON runs.id = (
     SELECT id FROM runs INDEXED BY runs_suspect_of
-    WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0 AND workflow = known.value
+    WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0
+      AND workflow = json_extract(known.value, '$[0]') AND pin = json_extract(known.value, '$[1]')
       AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
       AND (:tenant IS NULL OR tenant = :tenant)
     ORDER BY available_at, id LIMIT 1)
@@ -75,7 +84,7 @@ ORDER BY runs.available_at, runs.id LIMIT 1;
 SELECT workflow FROM pauses;
 
 -- name: take
--- Claim the runs for the worker. The version is the one that began the run.
+-- Claim the runs for the worker. The version is the one that began the run, and so is its pin.
 UPDATE runs SET
     status = CASE status WHEN 'COMPENSATING' THEN status ELSE 'RUNNING' END,
     worker = :worker,
@@ -83,7 +92,9 @@ UPDATE runs SET
     available_at = NULL,
     parked_on = NULL,
     started_at = COALESCE(started_at, :now),
-    version = CASE fence WHEN 0 THEN :version ELSE version END
+    version = CASE fence WHEN 0 THEN COALESCE((SELECT value FROM json_each(:versions) WHERE key = workflow), :version)
+                         ELSE version END,
+    pin = CASE fence WHEN 0 THEN COALESCE((SELECT value FROM json_each(:pins) WHERE key = workflow), '') ELSE pin END
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: claimed_runs

@@ -32,6 +32,7 @@ SELECT tenant, queue, workflow, json_extract(due, '$[0]'), json_extract(due, '$[
                   WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
                     AND tenant = json_extract(lane.value, '$[0]') AND queue = json_extract(lane.value, '$[1]')
                     AND rank = json_extract(lane.value, '$[2]') AND workflow = json_extract(lane.value, '$[3]')
+                    AND pin = json_extract(lane.value, '$[4]')
                     AND available_at <= :now
                   ORDER BY available_at, id LIMIT :per_lane))) AS due
     FROM json_each(:lanes) AS lane)
