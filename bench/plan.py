@@ -40,6 +40,7 @@ WORKLOADS = {
     "signals": "the throughput workload with metrics, logs and tracing without an SDK, and without, in turn",
     "opening": "5,000 runs whose calls fail, 1,000 at once in 4 workers, until the circuit is open",
     "remote": "the throughput and the idle workload with an embedded worker and with a remote one, in turn",
+    "tasks": "five remote steps per run, by a step worker in Python and one in Node, 1,000 runs at once; and one run",
     "bullmq": "jobs of BullMQ that wait, accepted and ended by a bridge and a worker in one process; and one at a time",
     "batches": "POST /runs:batch to a server process, and start_many in this one, 500 at a time, in turn",
     "streams": "a server process with 1,000 open streams of hints",
@@ -67,6 +68,7 @@ NAMED = (
     "bullmq",
     "remote",
     "streams",
+    "tasks",
     "dashboard",
 )
 """Measured when they are asked for by name."""
@@ -141,6 +143,10 @@ METRICS = {
     "busiest": Metric("calls in the busiest of ten seconds", "", more_is_better=False),
     "ten": Metric("calls in ten seconds", "", more_is_better=False),
     "embedded_steps": Metric("durable steps, embedded worker", "/s"),
+    "python_tasks": Metric("remote steps, a step worker in Python", "/s"),
+    "node_tasks": Metric("remote steps, a step worker in Node", "/s"),
+    "python_late": Metric("call to result, Python, p50", "ms", more_is_better=False),
+    "node_late": Metric("call to result, Node, p50", "ms", more_is_better=False),
     "accepted_jobs": Metric("jobs accepted", "/s"),
     "ended_jobs": Metric("jobs ended with a result", "/s"),
     "job_to_step": Metric("job added to first step, p50", "ms", more_is_better=False),
@@ -216,6 +222,7 @@ _OURS = [
     Measurement(workload="batches", size=25_000),
     Measurement(workload="bullmq", size=10_000, concurrency=500),
     Measurement(workload="remote", size=3000, concurrency=1000),
+    Measurement(workload="tasks", size=3000, concurrency=1000),
     Measurement(workload="streams", size=1000),
     Measurement(workload="dashboard", size=100),
 ]

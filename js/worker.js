@@ -47,6 +47,35 @@ class Attempt {
   }
 }
 
+/** Requests about single tickets, sent together: what comes while one request is under way waits for the next. */
+class Batches {
+  #waiting = [];
+  #busy = false;
+
+  constructor(send) {
+    this.send = send;
+  }
+
+  add(ticket, body = {}) {
+    return new Promise((resolve, reject) => {
+      this.#waiting.push({ ticket, body, resolve, reject });
+      if (!this.#busy) this.#drain();
+    });
+  }
+
+  async #drain() {
+    this.#busy = true;
+    while (this.#waiting.length) {
+      const items = this.#waiting.splice(0, MAX_TASKS);
+      await this.send(items).then(
+        (answers) => items.forEach((item, number) => item.resolve(answers[number])),
+        (error) => items.forEach((item) => item.reject(error)),
+      );
+    }
+    this.#busy = false;
+  }
+}
+
 /** A worker of one queue. `run` returns when it was stopped and all its steps have ended. */
 export class Worker {
   #connection;
@@ -57,6 +86,8 @@ export class Worker {
   #id = 0;
   #registering = null;
   #freed = () => {};
+  #begins = new Batches((items) => this.#sendAll("begin", { tickets: items.map(({ ticket }) => ticket) }));
+  #answers = new Batches((items) => this.#sendAll("settle", { answers: items.map(({ ticket, body }) => ({ ticket, ...body })) }));
 
   constructor({ queue, name = `${hostname()}-${process.pid}`, concurrency = 10, lease = "30s", log = console, ...rest }) {
     if (!queue) throw new RedriveError("queue missing: pass { queue }, the name that the steps have in remote=");
@@ -109,7 +140,7 @@ export class Worker {
   }
 
   /** Repeat a request until the server answers it; other errors than those of the moment are thrown. */
-  async #persist(path, body, options = {}) {
+  async #persist(path, body, options = { signal: this.#failed.signal }) {
     for (let failures = 0; ; failures++) {
       try {
         return await this.#post(path, body, options);
@@ -173,9 +204,9 @@ export class Worker {
     this.#attempts.add(attempt);
     try {
       const path = `steps/${encodeURIComponent(task.ticket)}`;
-      const signal = AbortSignal.any([this.#failed.signal, attempt.controller.signal]);
-      const begun = await this.#persist(`${path}/begin`, undefined, { signal });
-      if (begun.should_execute) await this.#report(attempt, path, await this.#call(attempt, path));
+      const { should_execute } = await this.#send(this.#begins, path, "begin", task.ticket);
+      if (!attempt.wanted) throw attempt.controller.signal.reason;
+      if (should_execute) await this.#report(attempt, path, await this.#call(attempt, path));
     } catch (error) {
       if (error.status === 401 || error.status === 403) this.#fail(error);
       const fields = { run_id: task.run_id, step: task.step, attempt: task.attempt, why: error.message };
@@ -184,6 +215,21 @@ export class Worker {
       this.#attempts.delete(attempt);
       this.#freed();
     }
+  }
+
+  async #sendAll(call, body) {
+    return (await this.#persist(`steps/${call}`, body)).answers;
+  }
+
+  /** Send a request about a ticket with others; alone, if the server refuses them together. */
+  async #send(batches, path, call, ticket, body) {
+    try {
+      const answer = await batches.add(ticket, body);
+      if (answer.status !== "LOST") return answer;
+    } catch (error) {
+      if (![400, 404, 405, 413, 422].includes(error.status)) throw error;
+    }
+    return this.#persist(`${path}/${call}`, body);
   }
 
   /** Call the function of a step; return the path and the body of the answer. */
@@ -206,15 +252,14 @@ export class Worker {
   /** Send the answer until the server has recorded or refused it. */
   async #report(attempt, path, [call, body]) {
     if (!attempt.wanted) throw attempt.controller.signal.reason;
-    const { run_id, step, attempt: number } = attempt.task;
-    const options = { signal: this.#failed.signal };
+    const { ticket, run_id, step, attempt: number } = attempt.task;
     let reply;
     try {
-      reply = await this.#persist(`${path}/${call}`, body, options);
+      reply = await this.#send(this.#answers, path, call, ticket, body);
     } catch (error) {
       if (![400, 413, 422].includes(error.status)) throw error;
       const refused = { type: "AnswerRefused", message: error.message, category: "validation" };
-      reply = await this.#persist(`${path}/fail`, { error: refused, non_retryable: true }, options);
+      reply = await this.#persist(`${path}/fail`, { error: refused, non_retryable: true });
     }
     if (reply.status === "SUCCESS") return;
     const why = reply.problem ?? body.error?.message;

@@ -26,6 +26,7 @@ from bench.ours.retries import retries
 from bench.ours.sagas import sagas
 from bench.ours.signals import signals
 from bench.ours.store import store
+from bench.ours.tasks import tasks
 from bench.ours.tenants import tenants
 from bench.ours.throughput import throughput
 from bench.ours.waits import children, events, waiting
@@ -61,6 +62,7 @@ MEASURES = {
     "batches": batches,
     "bullmq": bullmq,
     "remote": remote,
+    "tasks": tasks,
     "streams": streams,
     "lists": lists,
     "pages": pages,

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.heavy
 HERE = Path(__file__).parent
 PACKAGE = HERE.parents[1] / "js"
 PATIENCE = 90
-MOST_LINES = {".js": 500, ".ts": 200}
+MOST_LINES = {".js": 560, ".ts": 200}
 MOST_BYTES = 30_000
 
 

@@ -191,6 +191,8 @@ RECORDS: dict[str, Any] = {
         now=5,
     ),
     "step_begun": step_wire.BeginReply(should_execute=False, now=5, cached_result="done"),
+    "steps_begin": step_wire.BeginCall(tickets=("7-2-1-0a",)),
+    "steps_begun": step_wire.BeginReplies(answers=[step_wire.BeginReply(should_execute=True, now=5)]),
     "step_heartbeat": step_wire.TaskHeartbeatCall(details=msgspec.Raw(b'{"pages":2}')),
     "step_heard": step_wire.TaskHeartbeatReply(cancelled=True, now=5),
     "step_output": step_wire.TaskOutput(output=msgspec.Raw(b'"a.pdf"')),

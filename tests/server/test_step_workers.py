@@ -208,7 +208,9 @@ async def test_answers_are_checked_and_kept(remote: Remote) -> None:
                 while len(tasks) < 8:
                     tasks += worker.poll("many-step", capacity=8 - len(tasks), begin=False)
                 tasks.sort(key=lambda task: int(task["input"]["number"]))
-                assert all(worker.post(f"steps/{task['ticket']}/begin")["should_execute"] for task in tasks)
+                assert worker.post(f"steps/{tasks[0]['ticket']}/begin")["should_execute"] is True
+                begun = worker.post("steps/begin", tickets=[task["ticket"] for task in tasks])["answers"]
+                assert [each["should_execute"] for each in begun] == [True] * 8
                 assert worker.post(f"steps/{tasks[0]['ticket']}/heartbeat", details={"done": 1})["cancelled"] is False
                 shown = asyncio.run_coroutine_threadsafe(app.runs.get(tasks[0]["run_id"]), loop).result()
                 assert [step.heartbeat for step in shown.steps] == [{"done": 1}]
@@ -287,6 +289,7 @@ async def test_tickets_belong_to_one_worker(remote: Remote) -> None:
                         for call in ("begin", "heartbeat", "complete"):
                             worker.post(f"steps/{ticket}/{call}", 404)
                         worker.post(f"steps/{ticket}/fail", 404, error="x")
+                        worker.post("steps/begin", 404, tickets=[ticket])
                         worker.post("steps/settle", 404, answers=[{"ticket": ticket}])
                         worker.post("beat", 404, tickets=[ticket])
                 owner.post("steps/settle", 422, answers=[{"ticket": task["ticket"]}] * 2)
@@ -335,6 +338,27 @@ async def test_a_task_of_a_dead_worker_is_done_by_another(remote: Remote) -> Non
             run = await store.run(handle.id)
             assert run is not None
             assert [(each.attempt, each.end) for each in await store.attempts(run.id)] == [(1, "LOST")]
+
+
+async def test_a_poll_whose_worker_has_died_takes_no_task(remote: Remote) -> None:
+    """The answer to a poll that waited would be lost: another worker gets the task at once."""
+    async with shop(remote, "gone") as (_, flow):
+
+        def die() -> None:
+            dead = StepWorker(remote, "gone")
+            body = {"queue": "gone", "steps": ["gone-step"], "wait_ms": 20_000}
+            with contextlib.closing(dead.client) as client, pytest.raises(httpx2.ReadTimeout):
+                client.post("steps/poll", json=body, timeout=0.5)
+
+        await asyncio.to_thread(die)
+        handle = await flow.start(1)
+
+        def work() -> None:
+            with step_worker(remote, "gone") as worker:
+                worker.complete(worker.one("gone-step"), {"number": 1})
+
+        await asyncio.to_thread(work)
+        assert await handle.result("30s") == {"number": 1}
 
 
 async def test_an_attempt_without_heartbeats_is_ended(remote: Remote) -> None:

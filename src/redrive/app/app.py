@@ -118,6 +118,7 @@ class Redrive:
         confirm: FollowUpDefinition | None = None,
         cancel: FollowUpDefinition | None = None,
         pivot: bool = False,
+        remote: str | None = None,
     ) -> register.StepDecorator: ...
     def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a step: its result is recorded, and a failed call is retried.
@@ -137,6 +138,7 @@ class Redrive:
         - `confirm`, `cancel`: functions or declared actions that end a reservation made by the step: `confirm`
           when the run succeeds, `cancel` when it fails.
         - `pivot`: do not roll the run back any more once this step has happened.
+        - `remote`: the queue whose workers, in any language, execute the step. The function itself is never called.
         """
         # Annotations may name types that are local to the function in which the decorator is used.
         names = sys._getframe(1).f_locals

@@ -75,6 +75,18 @@ class BeginReply(_Record, frozen=True, kw_only=True):
     cached_result: Any = None
 
 
+class BeginCall(_Record, frozen=True, kw_only=True):
+    """A request to begin with many tasks."""
+
+    tickets: Annotated[tuple[_Ticket, ...], msgspec.Meta(min_length=1, max_length=MAX_TASKS)]
+
+
+class BeginReplies(_Record, frozen=True, kw_only=True):
+    """The answers to the tickets, in order."""
+
+    answers: list[BeginReply]
+
+
 class TaskHeartbeatCall(_Record, frozen=True, kw_only=True):
     """A heartbeat of a task. `details` is any JSON value for users."""
 

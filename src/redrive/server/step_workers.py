@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from redrive.server.problem_responses import ProblemError
 from redrive.server.worker_input import check_fields, make_request_error
 from redrive.settle.step_queues import StepQueues
 from redrive.settle.step_tasks import TaskReport, read_run_options, read_step_options
+from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import Store
 from redrive.store.step_tasks import TaskCase, TaskClaim, TaskHeartbeat, TaskStatus
 
@@ -58,8 +59,10 @@ class StepWorkers:
 
     # -- taking ---------------------------------------------------------------------------------------
 
-    async def poll(self, session: WorkerSession, principal: Principal, call: wire.TaskPoll) -> wire.TaskPollReply:
-        """Give a worker tasks, as soon as there are some."""
+    async def poll(
+        self, session: WorkerSession, principal: Principal, call: wire.TaskPoll, has_left: Callable[[], Awaitable[bool]]
+    ) -> wire.TaskPollReply:
+        """Give a worker tasks, as soon as there are some. `has_left`: the caller has closed the connection."""
         if principal.steps is not None and not principal.steps.issuperset(call.steps):
             raise NotAllowed(Reason(ReasonCode.TOKEN_STEPS, steps=tuple(sorted(principal.steps))))
         if session.row.queues is not None and call.queue not in session.row.queues:
@@ -67,20 +70,26 @@ class StepWorkers:
         left = min(call.wait_ms / 1000, LONGEST_POLL)
         kind = ("steps", session.row.tenant, call.queue)
         began = self._clock.monotonic()
-        while True:
-            tasks = await self._take(session, principal, call)
+        cases: list[TaskCase] = []
+        while not await has_left():
+            cases = await self._take(session, principal, call)
             left -= self._clock.monotonic() - began
             began = self._clock.monotonic()
-            if tasks or left <= 0:
+            if cases or left <= 0:
                 break
             self._runtime().wake_listeners.add(self._polls.notify_all)
             if not await self._polls.wait(kind, left):
                 left = 0.0  # one more look, because a notification can be lost
-        if len(tasks) >= call.capacity:
+        if await has_left():
+            await self._queues.give_back(cases)  # a worker that died must not count as having begun with them
+            cases = []
+            self._polls.notify_one(kind)
+        elif len(cases) >= call.capacity:
             self._polls.notify_one(kind)  # there may be more than this worker could take
+        tasks = [await self._offer(session.row.worker, case) for case in cases]
         return wire.TaskPollReply(tasks=tasks, now=self._store.now())
 
-    async def _take(self, session: WorkerSession, principal: Principal, call: wire.TaskPoll) -> list[wire.OfferedTask]:
+    async def _take(self, session: WorkerSession, principal: Principal, call: wire.TaskPoll) -> list[TaskCase]:
         row = session.row
         turn = (row.tenant, call.queue)
         claim = TaskClaim(
@@ -98,7 +107,7 @@ class StepWorkers:
             raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
         if cases:
             self._served[turn] = max(case.tenant for case in cases)
-        return [await self._offer(row.worker, case) for case in cases]
+        return cases
 
     async def _offer(self, worker: int, case: TaskCase) -> wire.OfferedTask:
         step = read_step_options(case)
@@ -138,21 +147,28 @@ class StepWorkers:
         run, index, fence = map(int, parts)
         return run, index, fence
 
-    async def begin(self, session: WorkerSession, ticket: str) -> wire.BeginReply:
-        """Note durably that a worker begins with a task; otherwise return the recorded result."""
-        run, index, fence = self._read_ticket(session, ticket)
-        cases = await self._store.task_cases([(run, index)])
-        begins = bool(cases) and await self._store.begin_task(
-            session.row.worker, TaskHeartbeat(tenant=cases[0].tenant, run=run, index=index, fence=fence)
+    async def begin(self, session: WorkerSession, tickets: Sequence[str]) -> list[wire.BeginReply]:
+        """Note durably that a worker begins with tasks; tell the result of a step that was executed by another one."""
+        places = [self._read_ticket(session, ticket) for ticket in tickets]
+        tenant, now = session.row.tenant, self._store.now()
+        begun = await self._store.begin_tasks(
+            session.row.worker,
+            [TaskHeartbeat(tenant=tenant, run=run, index=index, fence=fence) for run, index, fence in places],
         )
-        result: str | None = None
-        if not begins:
-            entries = {entry.index: entry for entry in await self._store.journal(run)}
-            if index in entries and entries[index].status is StepStatus.SUCCESS:
-                result = entries[index].output
-        return wire.BeginReply(
-            should_execute=begins, now=self._store.now(), cached_result=None if result is None else _make_raw(result)
-        )
+        return [
+            wire.BeginReply(should_execute=True, now=now)
+            if place in begun
+            else wire.BeginReply(should_execute=False, now=now, cached_result=await self._read_result(*place[:2]))
+            for place in places
+        ]
+
+    async def _read_result(self, run: int, index: int) -> msgspec.Raw | None:
+        """Return the recorded result of a step, None if there is none."""
+        entries = {entry.index: entry for entry in await self._store.journal(run)}
+        if index not in entries or entries[index].status is not StepStatus.SUCCESS:
+            return None
+        result = entries[index].output
+        return None if result is None or isinstance(result, Unreadable) else _make_raw(result)
 
     async def beat(self, session: WorkerSession, beats: Sequence[tuple[str, str | None]]) -> list[str]:
         """Record heartbeats of tasks; return the tickets whose tasks the worker should stop."""

@@ -80,6 +80,12 @@ class StepQueues:
             ready.append(case)
         return ready
 
+    async def give_back(self, cases: Sequence[TaskCase]) -> None:
+        """Let tasks be taken by others, as if they had not been taken."""
+        now = self._store.now()
+        if cases:
+            await self._store.settle_tasks([build_return(case, max(0, case.due_at - now)) for case in cases])
+
     async def _ask_circuit(self, case: TaskCase, call: AdmittedCall) -> bool:
         """Ask whether a circuit that changed before admits a call; otherwise its task waits or fails."""
         ask = PermitRequest(

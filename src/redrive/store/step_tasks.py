@@ -195,8 +195,8 @@ class TaskStore(TaskDesk, Protocol):
     async def task_cases(self, tasks: Sequence[tuple[int, int]]) -> list[TaskCase]:
         """Return tasks by run and index; those that do not exist are missing."""
 
-    async def begin_task(self, worker: int, task: TaskHeartbeat) -> bool:
-        """Note that a worker calls the body of a task from now on; False if the task was taken from it."""
+    async def begin_tasks(self, worker: int, tasks: Sequence[TaskHeartbeat]) -> set[tuple[int, int, int]]:
+        """Note that a worker calls the bodies of tasks from now on; return run, index and fence of those it has."""
 
     async def admit_task(self, case: TaskCase, admitted: str) -> None:
         """Note how a circuit admitted a task that was handed out."""
@@ -243,14 +243,17 @@ class TaskCalls:
         return await _read_cases(session, tasks)
 
     @write_call()
-    async def begin_task(self, session: Session, worker: int, task: TaskHeartbeat) -> bool:
+    async def begin_tasks(
+        self, session: Session, worker: int, tasks: Sequence[TaskHeartbeat]
+    ) -> set[tuple[int, int, int]]:
+        places = _list_places(tasks)
         async with session.transaction():
             at = await session.now()
-            ticket = {"run": task.run, "index": task.index, "fence": task.fence, "worker": worker}
-            if not await session.rows(SQL["begin_task"], **ticket, at=at):
-                return False
-            await session.rows(SQL["show_begun"], runs=[task.run], indexes=[task.index], at=at)
-            return True
+            rows = await session.rows(SQL["begin_tasks"], worker=worker, **places, at=at)
+            if rows:
+                shown = {"runs": [row[0] for row in rows], "indexes": [row[1] for row in rows]}
+                await session.rows(SQL["show_begun"], **shown, at=at)
+        return {(run, index, fence) for run, index, fence in rows}
 
     @write_call()
     async def admit_task(self, session: Session, case: TaskCase, admitted: str) -> None:
@@ -260,16 +263,9 @@ class TaskCalls:
     async def beat_tasks(
         self, session: Session, worker: int, beats: Sequence[TaskHeartbeat]
     ) -> set[tuple[int, int, int]]:
-        ordered = sorted(beats, key=lambda beat: (beat.run, beat.index))
-        rows = await session.rows(
-            SQL["beat_tasks"],
-            worker=worker,
-            runs=[beat.run for beat in ordered],
-            indexes=[beat.index for beat in ordered],
-            fences=[beat.fence for beat in ordered],
-            details=[beat.heartbeat for beat in ordered],
-            at=await session.now(),
-        )
+        details = [beat.heartbeat for beat in sorted(beats, key=_get_place)]
+        at = await session.now()
+        rows = await session.rows(SQL["beat_tasks"], worker=worker, **_list_places(beats), details=details, at=at)
         return {(run, index, fence) for run, index, fence in rows}
 
     async def settle_tasks(self, writes: Sequence[TaskWrite]) -> set[tuple[int, int]]:
@@ -317,6 +313,20 @@ class TaskCalls:
     async def task_queues(self, session: Session, *, tenant: str | None = None) -> list[TaskQueueRow]:
         rows = await session.rows(SQL["task_queues"], tenant=tenant, at=await session.now())
         return [build_record(TaskQueueRow, row) for row in rows]
+
+
+def _get_place(beat: TaskHeartbeat) -> tuple[int, int]:
+    return beat.run, beat.index
+
+
+def _list_places(beats: Sequence[TaskHeartbeat]) -> dict[str, list[int]]:
+    """Return the tickets of tasks as parameters, in the order in which all lock these rows."""
+    ordered = sorted(beats, key=_get_place)
+    return {
+        "runs": [beat.run for beat in ordered],
+        "indexes": [beat.index for beat in ordered],
+        "fences": [beat.fence for beat in ordered],
+    }
 
 
 async def read_task_answers(session: Session, run: int) -> tuple[TaskAnswer, ...]:

@@ -158,7 +158,7 @@ async def test_the_end_of_a_run_closes_its_tasks(kit: Kit) -> None:
     assert (await kit.store.apply([end]))[0].kept
     assert await kit.store.beat_tasks(worker, [beat]) == set()
     assert await kit.store.settle_tasks([answers(case)]) == set()
-    assert not await kit.store.begin_task(worker, beat)
+    assert await kit.store.begin_tasks(worker, [beat]) == set()
     kit.clock.move(DAY)
     await kit.store.purge(PurgeRequest(runs=0, letters=0, audit=DAY, workers=DAY, limit=100))
     assert await kit.store.task_cases([(run.id, 0)]) == []
@@ -196,8 +196,8 @@ async def test_tasks_of_dead_workers_and_late_ones_are_found(kit: Kit) -> None:
     run = await waiting(kit)
     worker = await step_worker(kit, lease=60 * MICROS)
     (case,) = await take(kit, worker, begins=False)
-    assert await kit.store.begin_task(worker, TaskHeartbeat(tenant="default", run=run.id, index=0, fence=1))
-    assert not await kit.store.begin_task(worker, TaskHeartbeat(tenant="default", run=run.id, index=0, fence=2))
+    tickets = [TaskHeartbeat(tenant="default", run=run.id, index=0, fence=fence) for fence in (1, 2)]
+    assert await kit.store.begin_tasks(worker, tickets) == {(run.id, 0, 1)}
     assert await kit.store.late_tasks(MICROS, 10) == []
     kit.clock.move(12 * MICROS)
     assert [each.run for each in await kit.store.late_tasks(MICROS, 10)] == [run.id]

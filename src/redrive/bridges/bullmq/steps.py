@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 from redrive.app.sources import Accept
 from redrive.bridges.bullmq.queues import OUTAGE_PAUSE, QueueAddress, end_tasks, find_failures
 from redrive.clock import MICROS, SystemClock
+from redrive.core.classify import Category
 from redrive.core.failure import Failure, ReportedError
 from redrive.core.json_schema import find_json_fault
+from redrive.core.secret_text import is_sealed
 from redrive.errors import ConfigurationError, StoreError, StoreUnavailable
 from redrive.settle.step_queues import StepQueues
 from redrive.settle.step_tasks import TaskReport, read_run_options, read_step_options
@@ -189,12 +191,23 @@ class _Session:
             cases = [] if room < 1 else await self._repeat(lambda: self._queues.take(claim))  # noqa: B023
             if cases:
                 self._after = max(case.tenant for case in cases)
-                await self._add(cases)
+                sealed = [case for case in cases if is_sealed(case.input)]
+                await self._add([case for case in cases if case not in sealed])
+                await self._repeat(lambda: self._refuse(sealed))  # noqa: B023
             if len(cases) < room or room < 1:
                 await self._wakeup.wait(_POLL)
 
+    async def _refuse(self, cases: Sequence[TaskCase]) -> None:
+        """Fail steps whose inputs are encrypted by workers: no processor could read them."""
+        why = "the input is encrypted by its workers, and processors of BullMQ have no keys"
+        failure = Failure.of(Category.MISSING_CONFIG, why, error_type="redrive.Unreadable")
+        if cases:
+            await self._queues.settle([TaskReport(case=case, failure=failure) for case in cases])
+
     async def _add(self, cases: Sequence[TaskCase]) -> None:
         """Add the jobs of tasks. One that exists already stays as it is."""
+        if not cases:
+            return
         places = {_make_id(case): case for case in cases}
         self._open |= places
         self._begun -= places.keys()
@@ -257,12 +270,11 @@ class _Session:
 
     async def _begin(self, ids: Iterable[str]) -> None:
         """Note that processors have taken jobs."""
-        for id in ids:
-            case = self._open.get(id)
-            if case is not None and id not in self._begun:
-                beat = self._make_beat(case)
-                if await self._repeat(lambda: self._store.begin_task(self._worker, beat)):  # noqa: B023
-                    self._begun.add(id)
+        new = [id for id in ids if id in self._open and id not in self._begun]
+        beats = [self._make_beat(self._open[id]) for id in new]
+        if beats:
+            await self._repeat(lambda: self._store.begin_tasks(self._worker, beats))
+            self._begun.update(new)
 
     async def _answer(self, ids: Sequence[str]) -> None:
         """Answer with the ends of jobs."""

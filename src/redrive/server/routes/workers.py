@@ -244,7 +244,7 @@ def _get_steps(request: Request) -> StepWorkers:
 async def poll_steps(request: Request, principal: Worker, session: Session) -> Response:
     """Take tasks of a queue, waiting for them up to `wait_ms` and 20 seconds at most."""
     call = await read_record(request, step_wire.TaskPoll)
-    return answer_record(await _get_steps(request).poll(session, principal, call))
+    return answer_record(await _get_steps(request).poll(session, principal, call, request.is_disconnected))
 
 
 @worker_routes.post("/worker/steps/settle", **describe_call(step_wire.StepSettlement, step_wire.SettlementReply))
@@ -255,10 +255,18 @@ async def settle_steps(request: Request, principal: Worker, session: Session) ->
     return answer_record(step_wire.SettlementReply(answers=replies, now=get_service(request).app.runtime.store.now()))
 
 
+@worker_routes.post("/worker/steps/begin", **describe_call(step_wire.BeginCall, step_wire.BeginReplies))
+async def begin_steps(request: Request, principal: Worker, session: Session) -> Response:
+    """Note that the worker begins with many tasks that it polled with `begin: false`."""
+    call = await read_record(request, step_wire.BeginCall)
+    return answer_record(step_wire.BeginReplies(answers=await _get_steps(request).begin(session, call.tickets)))
+
+
 @worker_routes.post("/worker/steps/{ticket}/begin", **describe_call(None, step_wire.BeginReply))
 async def begin_step(request: Request, principal: Worker, session: Session, ticket: Ticket) -> Response:
     """Note that the worker begins with a task that it polled with `begin: false`."""
-    return answer_record(await _get_steps(request).begin(session, ticket))
+    (reply,) = await _get_steps(request).begin(session, [ticket])
+    return answer_record(reply)
 
 
 @worker_routes.post(

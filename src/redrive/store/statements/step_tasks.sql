@@ -70,14 +70,14 @@ WHERE e.ended_at IS NULL AND (e.run, e.idx) IN (
     SELECT x.run, x.idx FROM redrive.entries AS x WHERE x.run = CAST(:run AS bigint) AND x.idx = CAST(:index AS integer)
     FOR NO KEY UPDATE OF x SKIP LOCKED);
 
--- name: begin_task
--- Note that the body of a task is called from now on.
-UPDATE redrive.step_tasks SET
+-- name: begin_tasks
+-- Note that the bodies of tasks are called from now on.
+UPDATE redrive.step_tasks AS t SET
     begun = 1, began_at = :at, timeout_at = CAST(:at AS bigint) + timeout,
     limit_at = CAST(:at AS bigint) + CASE WHEN patience < timeout THEN patience ELSE timeout END
-WHERE run = CAST(:run AS bigint) AND idx = CAST(:index AS integer) AND fence = CAST(:fence AS bigint)
-  AND worker = CAST(:worker AS bigint) AND status = 'TAKEN'
-RETURNING run;
+FROM unnest(CAST(:runs AS bigint[]), CAST(:indexes AS integer[]), CAST(:fences AS bigint[])) AS n (of_run, of_idx, of_fence)
+WHERE t.run = n.of_run AND t.idx = n.of_idx AND t.fence = n.of_fence AND t.worker = CAST(:worker AS bigint) AND t.status = 'TAKEN'
+RETURNING run, idx, fence;
 
 -- name: admit_task
 -- Note how its circuit admitted a task.
