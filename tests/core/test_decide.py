@@ -77,6 +77,7 @@ from redrive.core.states import (
     StepStatus,
     is_legal_move,
 )
+from redrive.core.transition_build import drop_passed_states
 from redrive.core.transitions import (
     AttemptEnd,
     AttemptWrite,
@@ -484,6 +485,25 @@ def test_every_end_has_a_result_or_an_error(case: Case) -> None:
     else:
         assert change.output is None
         assert FailureReason.from_json(change.failure or "").reason
+
+
+def test_a_run_that_continues_and_ends_in_one_batch_is_written_once() -> None:
+    other = replace(RUN, id=8)
+
+    def batch(*outcomes: Outcome) -> list[bool]:
+        transitions = [decide(each, POLICY, 0.5, 0) for each in outcomes]
+        drop_passed_states(transitions)
+        return [each.change is not None for each in transitions]
+
+    resumed, end = answered(resumes=True), WorkflowReturned(run=RUN, output="1")
+    assert batch(resumed, end) == [False, True]
+    assert batch(resumed, woke(resumes=True, run=other), replace(end, run=other)) == [True, False, True]
+    assert batch(resumed, replace(end, run=replace(RUN, fence=4))) == [True, True]  # it may be refused alone
+    assert batch(resumed, expired(resumes=True)) == [True, True]  # so may this
+    assert batch(end, resumed) == [True, True]
+    both = [decide(each, POLICY, 0.5, 0) for each in (resumed, end)]
+    drop_passed_states(both)
+    assert both[1].change == replace(decide(end, POLICY, 0.5, 0).change, diverged=False)
 
 
 def test_the_engine_makes_every_legal_move_of_a_run_that_users_do_not_make() -> None:

@@ -11,9 +11,9 @@ import pytest
 from file_worker import at_work, make_app, until, worker_of
 from wrapped_store import replacing
 
-from redrive import Circuit, Redrive
+from redrive import Circuit, Redrive, RunFilter
 from redrive.desk.circuits import Circuits
-from redrive.errors import StoreUnavailable
+from redrive.errors import RunFailed, StoreUnavailable
 from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.port import Store
 from redrive.store.runs import StartResult
@@ -27,11 +27,13 @@ class Watched:
         self.brought: list[int] = []
         self.named: list[int | None] = []
         self.asked: list[list[str]] = []
+        self.awaited: list[str] = []
         self.lose = False
 
     def around(self, store: Store) -> Store:
         store = replacing(store, "claim", self._claim)
         store = replacing(store, "runs_by_id", self._asked)
+        store = replacing(store, "awaited_run", self._awaited)
         return replacing(store, "start", self._start)
 
     def _claim(self, claim: Callable[[ClaimRequest], Any]) -> Callable[[ClaimRequest], Any]:
@@ -50,6 +52,13 @@ class Watched:
                 self.lose = False
                 raise StoreUnavailable("the answer was lost")
             return started
+
+        return counted
+
+    def _awaited(self, look: Callable[..., Any]) -> Callable[..., Any]:
+        async def counted(run: int, run_id: str) -> Any:
+            self.awaited.append(run_id)
+            return await look(run, run_id)
 
         return counted
 
@@ -124,6 +133,42 @@ async def test_a_batch_is_held_locally_only_if_all_of_its_runs_fit(tmp_path: Pat
         await asyncio.gather(*(handle.result("10s") for handle in many))
         assert watched.named == [worker_of(app).id, None]
         assert sum(watched.brought) == 11
+
+
+async def test_a_child_takes_the_slot_of_its_parent_and_is_not_looked_up(tmp_path: Path) -> None:
+    app, watched = make_app(tmp_path, lease=30, concurrency=1), Watched()
+    order, go_on, begun = orders(app)
+
+    @app.workflow
+    async def parent(name: str) -> str:
+        return await order.run(name)
+
+    async with at_work(app, watched.around):
+        await watched.calm()
+        first, second = await parent.start("a"), await order.start("b")
+        await until(lambda: begun, "the child has begun")
+        assert sorted(watched.named, key=str) == [worker_of(app).id, worker_of(app).id, None]  # the other run waits
+        go_on.set()
+        assert [await first.result("10s"), await second.result("10s")] == ["a", "b"]
+        assert begun == ["a", "b"]
+        assert watched.awaited == []
+
+
+async def test_a_parent_sees_what_a_user_does_with_a_child_that_its_worker_holds(tmp_path: Path) -> None:
+    app = make_app(tmp_path, lease=30)
+    order, _, begun = orders(app)
+
+    @app.workflow
+    async def parent(name: str) -> str:
+        return await order.run(name)
+
+    async with at_work(app):
+        handle = await parent.start("a")
+        await until(lambda: begun, "the child has begun")
+        (child,) = (await app.runs.list(RunFilter(workflow="order"))).items
+        await app.runs.cancel(child.id, by="ann")
+        with pytest.raises(RunFailed, match="CANCELLED"):
+            await handle.result("10s")
 
 
 async def test_a_delayed_run_is_claimed_when_it_is_due(tmp_path: Path) -> None:

@@ -25,11 +25,13 @@ class Gate:
         self.open = asyncio.Event()
         self.open.set()
         self.batches: list[list[str]] = []
+        self.written: list[Transition] = []
 
     def over(self, store: Store) -> Store:
         def make(apply: Callable[..., Any]) -> Callable[..., Any]:
             async def gated(transitions: Sequence[Transition], **more: Any) -> list[TransitionResult]:
                 self.batches.append([describe(each) for each in transitions])
+                self.written += transitions
                 await self.open.wait()
                 if any("bad" in (entry.output or "") for each in transitions for entry in each.entries):
                     raise DataRefused("one of these rows is bad")
@@ -65,6 +67,28 @@ async def test_the_last_step_and_the_end_share_a_commit(app: Redrive) -> None:
     async with at_work(app, gate.over):
         assert await (await job.start("done")).result("10s") == "DONE"
     assert gate.batches == [["single SUCCESS", "SUCCESS"]]
+
+
+async def test_a_parent_records_its_child_with_the_wait_and_the_answer_with_its_end(app: Redrive) -> None:
+    @app.step
+    async def single(word: str) -> str:
+        return word.upper()
+
+    @app.workflow
+    async def child(word: str) -> str:
+        return await single(word)
+
+    @app.workflow
+    async def parent(word: str) -> str:
+        return await child.run(word)
+
+    gate = Gate()
+    async with at_work(app, gate.over):
+        await until(lambda: app.runtime.worker and not app.runtime.worker.claimer.more_due, "the worker has claimed")
+        assert await (await parent.start("done")).result("10s") == "DONE"
+    assert gate.batches[0][:2] == ["redrive.start child SUCCESS", "redrive.result child RUNNING"]
+    assert gate.batches[-1] == ["redrive.result child SUCCESS", "SUCCESS"]
+    assert [each.run for each in gate.written if each.ended_waits and each.change] == []  # its end says it all
 
 
 async def test_no_external_effect_happens_before_the_result_is_durable(app: Redrive) -> None:

@@ -126,14 +126,13 @@ class RemoteRuntime(RuntimeBase):
         async with self.remote.client():
             pass  # closes its connection
 
-    async def start(self, runs: Sequence[NewRun]) -> list[StartResult]:
-        """Start runs. If the worker of this process has time, it holds them from the beginning."""
+    async def start(self, runs: Sequence[NewRun], *, in_slot: bool = False) -> list[StartResult]:
         backend = self._backend
         if self._sealing is not None:
             runs = [self._sealing.seal_run(run) for run in runs]  # once: a repeated request has the same texts
         if self.worker is None or backend is None:
             return await self.starter.start([_make_request(self._app, run) for run in runs])
-        async with self.worker.claimer.reserve(runs) as reservation:
+        async with self.worker.claimer.reserve(runs, in_slot=in_slot) as reservation:
             started = await self.ask_store(lambda: backend.start(runs, worker=reservation.worker_id))
             reservation.started = started
         return started

@@ -116,8 +116,11 @@ class RuntimeBase:
         self.wake_listeners: set[Callable[[], None]] = set()
         self._actions = ActionRunner(app.follow_up_steps.connections, app.follow_up_steps.allowed)
 
-    async def start(self, runs: Sequence[NewRun]) -> list[StartResult]:
-        """Start runs. If the worker of this process has time, it holds them from the beginning."""
+    async def start(self, runs: Sequence[NewRun], *, in_slot: bool = False) -> list[StartResult]:
+        """Start runs. If the worker of this process has time, it holds them from the beginning.
+
+        With `in_slot`, the caller is a run that waits for them, and they take its place.
+        """
         raise NotImplementedError
 
     async def start_many(self, runs: Sequence[NewRun]) -> list[StartResult]:
@@ -568,12 +571,11 @@ class Runtime(RuntimeBase):
         self.results.close()
         await self._store.close()
 
-    async def start(self, runs: Sequence[NewRun]) -> list[StartResult]:
-        """Start runs. If the worker of this process has time, it holds them from the beginning."""
+    async def start(self, runs: Sequence[NewRun], *, in_slot: bool = False) -> list[StartResult]:
         store = self.store
         if self.worker is None:
             return await self.ask_store(lambda: store.start(runs))
-        async with self.worker.claimer.reserve(runs) as reservation:
+        async with self.worker.claimer.reserve(runs, in_slot=in_slot) as reservation:
             started = await self.ask_store(lambda: store.start(runs, worker=reservation.worker_id))
             reservation.started = started
         return started

@@ -352,7 +352,9 @@ class Workflow(Generic[P, R, T]):
                 run = self._make_new_run(child, trace or own.trace, now, execution.claimed, event)
                 if depth:
                     run = replace(run, options=add_option(run.options, "depth", depth))
-                (result,) = await runtime.start([run])
+                # A parent that does nothing but wait for the child gives it its slot.
+                in_slot = depth > 0 and execution.is_only_branch()
+                (result,) = await runtime.start([run], in_slot=in_slot)
             # A key of the engine says where the child was started, not with which input: a replay with another
             # input gets the child that was started before.
             if result.clash and (keyed or event is not None):

@@ -7,6 +7,7 @@ from redrive.core.journal import EntryRow
 from redrive.core.outcomes import EntryRef, OpenEntry, RunView
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition
+from redrive.record_fields import replace
 
 _RUNNING = RunWrite(status=RunStatus.RUNNING, release=False, diverged=False)
 _COMPENSATING = RunWrite(status=RunStatus.COMPENSATING, release=False, diverged=False)
@@ -104,6 +105,27 @@ def resume_run(run: RunView, resumes: bool) -> RunWrite | None:
     if not resumes:
         return None
     return _COMPENSATING if run.undoing else _RUNNING
+
+
+def drop_passed_states(transitions: list[Transition]) -> None:
+    """Drop the change of a run that continues, where a later transition of the batch changes it again.
+
+    So a run that was waiting, continued and ended is written once.
+    """
+    if not any(each.change is _RUNNING for each in transitions):
+        return
+    later: dict[tuple[int, int], int] = {}  # by run and fence: a transition that the store keeps if it keeps this one
+    for number in range(len(transitions) - 1, -1, -1):
+        each = transitions[number]
+        if each.change is None:
+            continue
+        last = later.get((each.run, each.fence)) if each.change is _RUNNING else None
+        if last is not None and (change := transitions[last].change) is not None:
+            transitions[number] = replace(each, change=None)
+            if change.diverged is None:
+                transitions[last] = replace(transitions[last], change=replace(change, diverged=_RUNNING.diverged))
+        elif each.only_if is None and each.expires is None:
+            later[each.run, each.fence] = number
 
 
 def idle_status(run: RunView, delay: int = 0) -> RunStatus:

@@ -57,6 +57,7 @@ from redrive.core.run_options import (
 )
 from redrive.core.saga import LastAttempt
 from redrive.core.states import EXECUTED_KINDS, RunStatus, StepStatus
+from redrive.core.transition_build import drop_passed_states
 from redrive.core.transitions import AuditWrite, MessageWrite, Transition
 from redrive.errors import ConfigurationError, DataRefused
 from redrive.observability.counters import SettleListener
@@ -137,6 +138,7 @@ class LocalSettler:
             transitions = [decide(outcome, DEFAULT_RETRY, 0.0, now) for outcome in outcomes]
         else:
             transitions = await self._decide_failures(outcomes, store)
+        drop_passed_states(transitions)
         began = self._clock.monotonic()
         if began - self._wanted_read_at > _RULES_MAX_AGE:
             self.wanted = await repeat_until_answered(lambda: store.subscribed(ENGINE_TOPICS), self._clock)

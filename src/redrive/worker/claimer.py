@@ -28,7 +28,7 @@ from redrive.store.store import repeat_until_answered
 from redrive.store.workers import HeartbeatReply
 
 if TYPE_CHECKING:
-    from redrive.core.transitions import NewRun
+    from redrive.core.transitions import NewRun, RunWrite
     from redrive.store.claims import Lane
     from redrive.store.runs import StartResult
     from redrive.worker.attempt import Attempt
@@ -160,15 +160,17 @@ class Claimer:
         # A worker that was declared dead meanwhile has another id now, and does not hold what the old one claimed.
         return claims if claim.worker == worker.id else replace(claims, runs=[])
 
-    def can_accept(self, runs: Sequence[NewRun]) -> bool:
+    def can_accept(self, runs: Sequence[NewRun], *, in_slot: bool = False) -> bool:
         """Return True if the worker could begin these runs at once, without passing over runs that are due.
 
         Runs of workflows with a version of their own are always claimed: only a claim records and pins that version.
+        With `in_slot`, a run that waits for them gives them its slot, so they pass over no other run.
         """
         worker, queues = self._worker, self._worker.settings.queues
         return (
-            not (self.more_due or self.is_claiming or worker.wakeup.event.is_set())
-            and len(runs) <= worker.room
+            (in_slot or not (self.more_due or self.is_claiming or worker.wakeup.event.is_set()))
+            and (in_slot or len(runs) <= worker.room)
+            and not worker.is_stopping
             and worker.has_lease
             and all(run.delay <= 0 and run.workflow in worker.workflows for run in runs)
             and not any(run.workflow in worker.versions for run in runs)
@@ -176,8 +178,8 @@ class Claimer:
         )
 
     @asynccontextmanager
-    async def reserve(self, runs: Sequence[NewRun]) -> AsyncIterator[Reservation]:
-        """Reserve slots for runs that the caller starts inside, if this worker has free ones.
+    async def reserve(self, runs: Sequence[NewRun], *, in_slot: bool = False) -> AsyncIterator[Reservation]:
+        """Reserve slots for runs that the caller starts inside, if this worker has free ones; or see `can_accept`.
 
             async with claimer.reserve(runs) as reservation:
                 reservation.started = await store.start(runs, worker=reservation.worker_id)
@@ -185,7 +187,7 @@ class Claimer:
         The worker begins with those runs that the store claimed for it.
         """
         worker, count = self._worker, len(runs)
-        if not (worker.automatic and self.can_accept(runs)):
+        if not (worker.automatic and self.can_accept(runs, in_slot=in_slot)):
             try:
                 yield Reservation(None)
             finally:
@@ -233,6 +235,8 @@ class HeldRuns:
     def __init__(self, clock: Clock, wakeup: Wakeup, on_fewer: Callable[[], None]) -> None:
         self.by_id: dict[int, Execution] = {}
         self.abandoned = 0
+        self._by_public_id: dict[str, Execution] = {}
+        self._watchers: dict[str, list[Callable[[RunWrite | None], None]]] = {}
         self._clock = clock
         self._wakeup = wakeup
         self._context = contextvars.copy_context()
@@ -260,7 +264,7 @@ class HeldRuns:
         before = self.by_id.get(execution.claimed.id)
         if before is not None:
             before.detach()  # it was taken away and claimed here again, before a heartbeat reported that
-        self.by_id[execution.claimed.id] = execution
+        self.by_id[execution.claimed.id] = self._by_public_id[execution.claimed.public_id] = execution
         # A start in workflow code runs in that workflow's task, so the new run needs another context.
         name = f"redrive run {execution.claimed.public_id}"
         task = asyncio.get_running_loop().create_task(execution.execute(), name=name, context=self._context.copy())
@@ -295,11 +299,27 @@ class HeldRuns:
             self.remove(execution)
             self._wakeup.notify()  # a detached run may be due again at any time
 
-    def remove(self, execution: Execution) -> None:
-        """Remove a run that is over, or that belongs to another worker."""
+    def remove(self, execution: Execution, end: RunWrite | None = None) -> None:
+        """Remove a run that is over, with its end, or that belongs to another worker."""
         del self.by_id[execution.claimed.id]
+        del self._by_public_id[execution.claimed.public_id]
         self.resting.discard(execution.suspension)
         self._on_fewer()
+        for on_left in self._watchers.pop(execution.claimed.public_id, ()):
+            on_left(end)
+
+    def find(self, run_id: str) -> Execution | None:
+        """Return the execution of a run by its public id; None if it is not held."""
+        return self._by_public_id.get(run_id)
+
+    def watch(self, run_id: str, on_left: Callable[[RunWrite | None], None]) -> None:
+        """Call back when a run that is held has left, with its end if it ended here."""
+        self._watchers.setdefault(run_id, []).append(on_left)
+
+    def unwatch(self, run_id: str, on_left: Callable[[RunWrite | None], None]) -> None:
+        """Forget a callback, if it was not called yet."""
+        if on_left in self._watchers.get(run_id, ()):
+            self._watchers[run_id].remove(on_left)
 
     def free_slot(self, suspension: Suspension) -> None:
         """Free the slot of a run that sleeps in memory."""

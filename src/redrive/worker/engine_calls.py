@@ -35,6 +35,7 @@ from redrive.core.outcomes import (
     SleepStarted,
     StepReplayEnded,
     ValueRecorded,
+    WaitAnswered,
     WorkflowFailed,
 )
 from redrive.core.payload import check_size
@@ -190,13 +191,13 @@ class EngineCalls:
         await execution.settle(SleepEnded(run=execution.view, place=place, done=done, resumes=resumes))
         await self._order.pass_result(done, place.key)
 
-    async def wait_until_live(self, place: EntryRef) -> None:
-        """Wait until a call that is not recorded may begin."""
+    async def wait_until_live(self, place: EntryRef, *, ahead: bool = False) -> None:
+        """Wait until a call that is not recorded may begin; see `Execution.ready` for `ahead`."""
         if self.single_step is not None:
             await self.single_step.block_other_steps(place)
         if self._journal.next_key is not None:
             await self._order.begin(place.key)
-        await self._execution.ready()
+        await self._execution.ready(ahead=ahead)
 
     def limit(self, branch: Branch, seconds: float) -> TimeLimit:
         """Begin a durable time limit for the block of code that the current task enters."""
@@ -238,9 +239,19 @@ class EngineCalls:
                 key = f"{claimed.root or claimed.public_id}{place.key}"
                 started = await call(f"{key}:{generation}" if generation else key)
             done, output = self._journal.new_done_number(), json.dumps(started)
-            await execution.settle(ValueRecorded(run=execution.view, place=place, output=output, done=done))
-            await self._order.pass_result(done, place.key)
+            await self.settle_result(
+                branch, ValueRecorded(run=execution.view, place=place, output=output, done=done), done
+            )
             return started
+
+    async def settle_result(self, branch: Branch, outcome: ValueRecorded | WaitAnswered, done: int) -> None:
+        """Send the result of a call; return when the function may see it, which may be before it is recorded."""
+        key = outcome.place.key
+        if self._execution.may_continue(branch, done, key):
+            self.send_ahead(outcome)
+        else:
+            await self._execution.settle(outcome)
+            await self._order.pass_result(done, key)
 
     @property
     def waits(self) -> Waits:

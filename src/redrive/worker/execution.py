@@ -281,8 +281,11 @@ class Execution:
         """Return the seconds until a time of the store's clock."""
         return max(0.0, ((wake_at or 0) - self.worker.backend.now()) / MICROS)
 
-    async def ready(self) -> None:
-        """Return when new work may begin: the lease is good, and the run is not to go to another worker."""
+    async def ready(self, *, ahead: bool = False) -> None:
+        """Return when new work may begin: the lease is good, and the run is not to go to another worker.
+
+        What was sent ahead is durable by then. With `ahead` it may be on its way: for work that only sends outcomes.
+        """
         while True:
             if self.dead or self.ending:
                 raise RunDetached
@@ -296,7 +299,7 @@ class Execution:
                 calls.send_if_caught_up()
             if self.suspension.recording is not None:
                 await self.suspension.wait_until_recorded()
-            elif calls.unsaved is not None:
+            elif calls.unsaved is not None and not ahead:
                 await calls.saved()
             elif self.worker.has_lease:
                 return

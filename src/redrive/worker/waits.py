@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -45,6 +46,7 @@ from redrive.core.waits import EVENT_KIND, OpenWait, Wait, WaitMode, WaitState, 
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, PayloadError, RunDetached, WaitExpired
 from redrive.reasons import Reason
+from redrive.store.children import RunEnd
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.store import repeat_until_answered
 from redrive.worker.remote_steps import LiveStep, RemoteSteps
@@ -52,7 +54,7 @@ from redrive.worker.remote_steps import LiveStep, RemoteSteps
 if TYPE_CHECKING:
     from redrive.core.journal import EntryRow
     from redrive.core.transitions import RunWrite
-    from redrive.store.children import RunEnd
+    from redrive.store.claims import ClaimedRun
     from redrive.store.events import EventRow
     from redrive.store.questions import RecordedAnswer
     from redrive.worker.branches import Branch
@@ -134,12 +136,17 @@ class _LiveWait(msgspec.Struct, eq=False):
     """A wait that is executed here. `woken` is set when it has to look at its state again.
 
     `end`: the run that is waited for, as the last look found it; `answer`: so for the answer of a person.
+    `subject`: the name under which others wait for that run. `local`: that run if this worker holds it, and will report
+    its end.
     """
 
     place: EntryRef
+    branch: Branch
     request: WaitRequest
     woken: asyncio.Event
     limit_at: int | None = None
+    subject: str | None = None
+    local: Execution | None = None
     end: RunEnd | None = None
     answer: RecordedAnswer | None = None
 
@@ -191,6 +198,9 @@ class Waits:
         if self.is_stale:
             self.steps.wake()
             for wait in self._open.values():
+                if wait.local is not None and wait.local.is_settling:
+                    continue  # its end is on its way here, or the answer that it was taken from this worker
+                wait.local = None
                 wait.woken.set()
 
     async def wait(self, branch: Branch, request: WaitRequest) -> Any:
@@ -209,7 +219,7 @@ class Waits:
                 if entry is not None and entry.status is StepStatus.CANCELLED:
                     self._cancel_given_up_child(request, entry)
                     await execution.wait_forever()
-                return await self._wait_live(request, place, entry)
+                return await self._wait_live(branch, request, place, entry)
             except asyncio.CancelledError:
                 recorded = entry is not None and entry.status is not StepStatus.RUNNING
                 if not execution.dead and not recorded and not execution.worker.is_being_cancelled:
@@ -264,11 +274,16 @@ class Waits:
             raise build_child_failed(ending, key=place.key)
         raise WaitExpired(str(ending.reason), key=place.key)
 
-    async def _wait_live(self, request: WaitRequest, place: EntryRef, entry: EntryRow | None) -> Any:
+    async def _wait_live(self, branch: Branch, request: WaitRequest, place: EntryRef, entry: EntryRow | None) -> Any:
         execution = self._execution
-        await execution.calls.wait_until_live(place)
-        live = _LiveWait(place, request, asyncio.Event(), None if entry is None else entry.wake_at)
+        live = _LiveWait(place, branch, request, asyncio.Event(), None if entry is None else entry.wake_at)
         registered = entry is not None
+        with self._watch_local_run(live):
+            await execution.calls.wait_until_live(place, ahead=live.local is not None)
+            return await self._wait_until_answered(live, registered)
+
+    async def _wait_until_answered(self, live: _LiveWait, registered: bool) -> Any:
+        execution, request, place = self._execution, live.request, live.place
         self._open[place.index] = live
         execution.worker.waits_by_run[execution.claimed.id] = self
         try:
@@ -297,6 +312,30 @@ class Waits:
             self.forget_if_closed()
         await self._cancel_child(request)
         return self._give_up(request, place, ending)
+
+    @contextmanager
+    def _watch_local_run(self, live: _LiveWait) -> Iterator[None]:
+        """Learn from this worker how the run ends that is waited for, if this worker holds it.
+
+        The end is durable when it is reported, so the store need not be asked for it. If the run leaves this worker in
+        another way, or something else wakes the wait, the wait looks in the store.
+        """
+        if live.request.wait.mode is not WaitMode.RUN:
+            yield
+            return
+        execution, run_id = self._execution, live.request.wait.names[0]
+        held = execution.worker.held
+        found = held.find(run_id)
+        if found is None or found.claimed.tenant != execution.claimed.tenant:
+            yield
+            return
+        live.local, live.subject = found, found.claimed.root or run_id
+        on_left = partial(_on_run_left, live, found.claimed)
+        held.watch(run_id, on_left)
+        try:
+            yield
+        finally:
+            held.unwatch(run_id, on_left)
 
     async def _look(self, live: _LiveWait) -> WaitState | None:
         """Read what the wait is for; return the state of the wait, None if it waits for a run that does not exist."""
@@ -331,19 +370,24 @@ class Waits:
     async def _look_at_run(self, live: _LiveWait) -> WaitState | None:
         """Read the run that is waited for; return the state of this wait, None if that run does not exist."""
         execution = self._execution
-        await execution.ready()
+        await execution.ready(ahead=live.local is not None)
         live.woken.clear()
-        backend, run, run_id = execution.worker.backend, execution.claimed.id, live.request.wait.names[0]
-        with execution.calls.ask_store():
-            found = await repeat_until_answered(lambda: backend.awaited_run(run, run_id), execution.clock)
-        if found is None or found.fence != execution.view.fence:
-            execution.detach()  # as in `_look`
-            raise RunDetached
-        self.seen = max(self.seen, found.wakeups)
-        live.end = found.end
-        if found.end is None:
-            return None
-        expired = live.limit_at is not None and backend.now() >= live.limit_at
+        if live.end is not None and live.end.output is not None:
+            if len(self._open) == 1:
+                self.seen = max(self.seen, self._known)  # the end of this run, for which no other wait has to look
+        elif live.local is None:
+            backend, run, run_id = execution.worker.backend, execution.claimed.id, live.request.wait.names[0]
+            with execution.calls.ask_store():
+                found = await repeat_until_answered(lambda: backend.awaited_run(run, run_id), execution.clock)
+            if found is None or found.fence != execution.view.fence:
+                execution.detach()  # as for events
+                raise RunDetached
+            self.seen = max(self.seen, found.wakeups)
+            live.end = found.end
+            if found.end is None:
+                return None
+            live.subject = found.end.subject
+        expired = live.limit_at is not None and execution.worker.backend.now() >= live.limit_at
         return WaitState(expired=expired, due_at=live.limit_at)
 
     async def _look_at_question(self, live: _LiveWait) -> WaitState:
@@ -426,7 +470,7 @@ class Waits:
         execution, request = self._execution, live.request
         delay = None if request.timeout is None else int(request.timeout * MICROS)
         kind: Callable[..., WaitStarted] = WaitStarted
-        subjects = request.wait.names if live.end is None else (live.end.subject,)
+        subjects = request.wait.names if live.subject is None else (live.subject,)
         if request.question is not None:
             kind = partial(QuestionAsked, question=request.question)
             subjects = (task_id(execution.claimed.public_id, live.place.index),)
@@ -471,18 +515,16 @@ class Waits:
         execution, wait, place = self._execution, live.request.wait, live.place
         self._used.update(numbers)
         done, resumes = execution.journal.new_done_number(), execution.suspension.wake_up()
-        await execution.settle(
-            WaitAnswered(
-                run=execution.view,
-                place=place,
-                done=done,
-                input=wait.to_json(),
-                output=text,
-                uses=tuple(EventUse(seq=seq, index=place.index) for seq in numbers),
-                resumes=resumes,
-            )
+        outcome = WaitAnswered(
+            run=execution.view,
+            place=place,
+            done=done,
+            input=wait.to_json(),
+            output=text,
+            uses=tuple(EventUse(seq=seq, index=place.index) for seq in numbers),
+            resumes=resumes,
         )
-        await execution.order.pass_result(done, place.key)
+        await execution.calls.settle_result(live.branch, outcome, done)
         return live.request.read_answer(text)
 
     async def _expire(self, live: _LiveWait) -> FailureReason | None:
@@ -501,3 +543,20 @@ class Waits:
         execution.check(settled)
         await execution.order.pass_result(done, place.key)
         return build_wait_failure(place, limit)
+
+
+def _on_run_left(live: _LiveWait, claimed: ClaimedRun, end: RunWrite | None) -> None:
+    """Let a wait continue: the run that it is for ended in this worker, or left it in another way."""
+    live.local = None
+    if end is not None and end.output is not None:
+        live.end = RunEnd(
+            run_id=claimed.public_id,
+            tenant=claimed.tenant,
+            workflow=claimed.workflow,
+            subject=live.subject or claimed.public_id,
+            status=end.status,
+            output=end.output,
+            failure=None,
+            open_letter=False,
+        )
+    live.woken.set()

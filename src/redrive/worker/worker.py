@@ -364,7 +364,7 @@ class Worker:
         """Free the slot of a run that ended, and report the result to callers in this process."""
         change, execution = settled.transition.change, self.held.by_id.get(claimed.id)
         if execution is not None and change is not None and change.status in FINAL_RUN_STATUSES:
-            self.held.remove(execution)
+            self.held.remove(execution, change)
             if self.claimer.more_due or claimed.deaths or settled.transition.starts:
                 self.wakeup.notify()
         if self._on_ended is not None:

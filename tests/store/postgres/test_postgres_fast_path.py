@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 import pytest
 from postgres_kit import Bench
 
@@ -10,11 +13,13 @@ from redrive.core.journal import EntryRow
 from redrive.core.outcomes import AttemptSucceeded, EntryRef, Outcome, WorkflowReturned
 from redrive.core.run_options import DEFAULT_RETRY, RunOptions
 from redrive.core.states import EntryKind, StepStatus
-from redrive.core.transitions import CircuitSampleWrite, Transition
+from redrive.core.transitions import CircuitSampleWrite, NewRun, Transition
+from redrive.errors import DataRefused
 from redrive.record_fields import replace
 from redrive.settle.settler import make_claimed_run_view
 from redrive.store.claims import ClaimedRun
 from redrive.store.postgres.fast_path import apply_few, start_single
+from redrive.store.runs import StartResult
 
 
 def decided(run: ClaimedRun, kind: str) -> Transition:
@@ -50,6 +55,40 @@ async def test_a_run_does_not_end_on_the_fast_path_without_its_last_step(bench: 
         assert await apply_few(line, bench.time, both[:1], worker, set()) is not None
         assert await apply_few(line, bench.time, both, worker, set()) is None
     assert (await bench.kit.look(run)).finished_at is None
+
+
+@pytest.mark.parametrize("bad", [None, 0, 2])
+async def test_starts_that_wait_for_the_server_share_a_statement_and_fail_alone(bench: Bench, bad: int | None) -> None:
+    sent: list[int] = []
+    queue = bench.store._start_queue
+    send = queue._send
+
+    async def counted(runs: Sequence[NewRun], worker: int | None) -> list[StartResult]:
+        sent.append(len(runs))
+        return await send(runs, worker)
+
+    queue._send = counted
+    worker = await bench.kit.worker("flow")
+    runs = [bench.kit.new(workflow="flow", input="\ud800" if number == bad else "1") for number in range(5)]
+    calls = [bench.store.start([run], worker=worker if number == 4 else None) for number, run in enumerate(runs)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [number for number, each in enumerate(answers) if isinstance(each, DataRefused)]
+    assert refused == ([] if bad is None else [bad])
+    # The first is alone, the next three wait together, and the last is for another worker.
+    assert sent == ([1, 3, 1, 1, 1, 1] if bad == 2 else [1, 3, 1])
+    good = [(run.public_id, each[0]) for run, each in zip(runs, answers, strict=True) if isinstance(each, list)]
+    assert [each.public_id for _, each in good] == [public_id for public_id, _ in good]
+    assert [each.claimed is not None for _, each in good] == [False] * (len(good) - 1) + [True]
+
+
+async def test_a_start_whose_caller_was_cancelled_leaves_the_others_waiting(bench: Bench) -> None:
+    starting = [asyncio.create_task(bench.store.start([bench.kit.new()])) for _ in range(4)]
+    await asyncio.sleep(0)
+    starting[0].cancel()
+    starting[2].cancel()
+    answers = await asyncio.gather(*starting, return_exceptions=True)
+    assert [isinstance(each, asyncio.CancelledError) for each in answers] == [True, False, True, False]
+    assert await bench.store.start([bench.kit.new()])
 
 
 async def test_a_run_without_a_key_starts_on_the_fast_path(bench: Bench) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from redrive.core.transitions import NewRun, Transition
+from redrive.errors import DataRefused, StoreError
 from redrive.record_fields import replace
 from redrive.store.postgres.connection import (
     Connection,
@@ -22,7 +26,80 @@ from redrive.store.sql_files import load_numbered_statements
 SQL = load_numbered_statements(__package__, "starts.sql")
 
 
+_MOST_RUNS = 1000  # of one statement
+_LARGE = 100  # runs of a start that does not share its statement
 _KeyBindings = dict[tuple[str, str], tuple[str, str, str | None]]  # (tenant, key) -> (public id, hash, maker)
+
+
+class _WaitingStart(NamedTuple):
+    runs: Sequence[NewRun]
+    worker: int | None
+    results: asyncio.Future[list[StartResult]]
+
+
+class StartQueue:
+    """Sends starts to the server. A lone one is sent at once; those that come meanwhile share the next statement."""
+
+    def __init__(self, send: Callable[[Sequence[NewRun], int | None], Awaitable[list[StartResult]]]) -> None:
+        self._send = send
+        self._waiting: deque[_WaitingStart] = deque()
+        self._is_sending = False
+        self._sender: asyncio.Task[None] | None = None
+
+    async def start(self, runs: Sequence[NewRun], worker: int | None) -> list[StartResult]:
+        """Accept the runs, alone or together with those of other callers."""
+        if len(runs) > _LARGE:
+            return await self._send(runs, worker)
+        loop = asyncio.get_running_loop()
+        if self._is_sending:
+            waiting = _WaitingStart(runs, worker, loop.create_future())
+            self._waiting.append(waiting)
+            return await waiting.results
+        self._is_sending = True
+        try:
+            return await self._send(runs, worker)
+        finally:
+            self._is_sending = bool(self._waiting)
+            if self._waiting:
+                # An empty context: a task that code of a workflow creates would count as a branch of its run.
+                self._sender = loop.create_task(self._send_waiting(), context=contextvars.Context())
+
+    async def _send_waiting(self) -> None:
+        try:
+            while self._waiting:
+                await self._send_together(self._take_batch())
+        finally:
+            self._is_sending = False
+
+    def _take_batch(self) -> list[_WaitingStart]:
+        """Take waiting starts, in order, until one is for another worker or there are too many runs."""
+        batch: list[_WaitingStart] = []
+        room, worker = _MOST_RUNS, self._waiting[0].worker
+        while self._waiting and self._waiting[0].worker == worker and len(self._waiting[0].runs) <= room:
+            each = self._waiting.popleft()
+            if not each.results.done():  # its caller may have been cancelled
+                batch.append(each)
+                room -= len(each.runs)
+        return batch
+
+    async def _send_together(self, batch: Sequence[_WaitingStart]) -> None:
+        if not batch:
+            return
+        try:
+            results = await self._send([run for each in batch for run in each.runs], batch[0].worker)
+        except Exception as error:
+            if len(batch) > 1 and (isinstance(error, DataRefused) or not isinstance(error, StoreError)):
+                for each in batch:  # one of them is the cause
+                    await self._send_together([each])
+                return
+            for each in batch:
+                if not each.results.done():
+                    each.results.set_exception(error)
+            return
+        for each in batch:
+            mine, results = results[: len(each.runs)], results[len(each.runs) :]
+            if not each.results.done():
+                each.results.set_result(mine)
 
 
 async def start(

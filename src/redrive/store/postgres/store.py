@@ -72,6 +72,7 @@ class PostgresStore(SqlStore):
         self._private = ConnectionPool(self._address, STEP_CONNECTIONS, {}, self._real_clock)
         self._notifier = ChangeNotifier(self._address, self._pool)
         self.database: Database = PostgresDatabase(self._pool, self._clock, self._codec)
+        self._start_queue = starts.StartQueue(self._send_starts)
 
     async def open(self, *, migrate: bool = True) -> None:
         """Connect. With `migrate`, wait for a server that is down, and set up an empty database."""
@@ -106,9 +107,13 @@ class PostgresStore(SqlStore):
         view = copy(self)
         view._pool = TenantPool(self._pool, tenant)  # type: ignore[assignment]  # the view uses only what a TenantPool has
         view.database = PostgresDatabase(view._pool, self._clock, self.database.codec)
+        view._start_queue = starts.StartQueue(view._send_starts)
         return view
 
     async def _start(self, new: Sequence[NewRun], worker: int | None) -> list[StartResult]:
+        return await self._start_queue.start(new, worker)
+
+    async def _send_starts(self, new: Sequence[NewRun], worker: int | None) -> list[StartResult]:
         started = await self._pool.run(lambda connection: starts.start(connection, self._clock, new, worker))
         if any(each.new and each.claimed is None for each in started):
             self._notifier.notify()
