@@ -316,8 +316,8 @@ async def test_a_user_whom_another_tenant_knows_survives_an_erasure(kit: Kit) ->
     assert [each.tenant for each in found.members] == ["globex"]
 
 
-@pytest.mark.parametrize("name", ["", "ac", "acme2", "ACME", "%"])
-async def test_erasing_matches_the_tenant_name_exactly(kit: Kit, name: str) -> None:
+async def test_erasing_matches_the_tenant_name_exactly(kit: Kit) -> None:
     await kit.start(1, tenant="acme")
-    await erase(kit, name)
-    assert len((await kit.store.runs(RunFilter(), limit=9, cursor=None)).items) == 1
+    for name in ("", "ac", "acme2", "ACME", "%"):
+        await erase(kit, name)
+        assert len((await kit.store.runs(RunFilter(), limit=9, cursor=None)).items) == 1, name

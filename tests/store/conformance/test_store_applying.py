@@ -228,14 +228,15 @@ async def test_an_entry_is_recorded_with_its_times(kit: Kit) -> None:
     assert (row.superseded, row.heartbeat_at, row.heartbeat) == (0, None, None)
 
 
-@pytest.mark.parametrize("status", list(StepStatus))
-async def test_only_final_states_set_the_end_of_an_entry(kit: Kit, status: StepStatus) -> None:
+async def test_only_final_states_set_the_end_of_an_entry(kit: Kit) -> None:
     worker, run = await kit.held()
-    await kit.store.apply([writes(run, entry(0, status, limit_in=SECOND))], worker=worker)
-    (row,) = await kit.store.journal(run.id)
-    ended = status not in (StepStatus.PENDING, RUNNING, RETRYING)
-    assert row.ended_at == (kit.clock.now() if ended else None)
-    assert (row.limit_at is not None) == (status is RUNNING)
+    entries = [entry(index, status, limit_in=SECOND) for index, status in enumerate(StepStatus)]
+    await kit.store.apply([writes(run, *entries)], worker=worker)
+    found = {row.status: row for row in await kit.store.journal(run.id)}
+    ended = {status for status, row in found.items() if row.ended_at is not None}
+    assert ended == set(StepStatus) - {StepStatus.PENDING, RUNNING, RETRYING}
+    assert {found[status].ended_at for status in ended} == {kit.clock.now()}
+    assert [status for status, row in found.items() if row.limit_at is not None] == [RUNNING]
 
 
 async def test_none_leaves_a_recorded_value_unchanged(kit: Kit) -> None:
@@ -267,35 +268,35 @@ async def test_an_entry_keeps_its_first_begin_and_each_attempt_has_its_own(kit: 
     assert (row.ended_at, row.wake_at, row.limit_at) == (began + 3 * SECOND, None, None)
 
 
-@pytest.mark.parametrize(
-    ("recorded", "mark", "obeyed"),
-    [
-        (entry(0, StepStatus.PENDING), entry(0, RUNNING), True),
-        (entry(0, RUNNING), entry(0, RUNNING), True),
-        (entry(0, RETRYING, wake_in=1), entry(0, RUNNING, attempt=2), True),
-        (entry(0, RETRYING, wake_in=1), entry(0, RUNNING, attempt=1), False),
-        (entry(0, RETRYING, attempt=3), entry(0, RUNNING, attempt=2), False),
-        (entry(0, RUNNING, attempt=2), entry(0, RUNNING, attempt=1), False),
-        (entry(0, SUCCESS), entry(0, RUNNING), False),
-        (entry(0, SUCCESS), entry(0, RUNNING, attempt=2), False),
-        (entry(0, StepStatus.FAILED), entry(0, RUNNING), False),
-        (entry(0, StepStatus.DLQ), entry(0, RUNNING), False),
-        (entry(0, StepStatus.SKIPPED), entry(0, RUNNING), False),
-        (entry(0, StepStatus.CANCELLED), entry(0, RUNNING), False),
-    ],
-    ids=lambda value: f"{value.status}{value.attempt}" if isinstance(value, EntryWrite) else str(value),
-)
-async def test_a_begin_mark_never_overwrites_a_later_state(kit: Kit, recorded, mark, obeyed) -> None:
+BEGIN_MARKS = [
+    (entry(0, StepStatus.PENDING), entry(0, RUNNING), True),
+    (entry(0, RUNNING), entry(0, RUNNING), True),
+    (entry(0, RETRYING, wake_in=1), entry(0, RUNNING, attempt=2), True),
+    (entry(0, RETRYING, wake_in=1), entry(0, RUNNING, attempt=1), False),
+    (entry(0, RETRYING, attempt=3), entry(0, RUNNING, attempt=2), False),
+    (entry(0, RUNNING, attempt=2), entry(0, RUNNING, attempt=1), False),
+    (entry(0, SUCCESS), entry(0, RUNNING), False),
+    (entry(0, SUCCESS), entry(0, RUNNING, attempt=2), False),
+    (entry(0, StepStatus.FAILED), entry(0, RUNNING), False),
+    (entry(0, StepStatus.DLQ), entry(0, RUNNING), False),
+    (entry(0, StepStatus.SKIPPED), entry(0, RUNNING), False),
+    (entry(0, StepStatus.CANCELLED), entry(0, RUNNING), False),
+]
+
+
+async def test_a_begin_mark_never_overwrites_a_later_state(kit: Kit) -> None:
     worker, run = await kit.held()
-    await kit.store.apply([writes(run, recorded)], worker=worker)
+    recorded = [replace(before, index=index, key=f"/{index}") for index, (before, _, _) in enumerate(BEGIN_MARKS)]
+    marks = [replace(mark, index=index, key=f"/{index}") for index, (_, mark, _) in enumerate(BEGIN_MARKS)]
+    await kit.store.apply([writes(run, *recorded)], worker=worker)
     before = await kit.store.journal(run.id)
-    (answer,) = await kit.store.apply([writes(run, mark)], worker=worker)
-    assert answer.kept  # the worker still holds the run; only the mark is outdated
+    (answer,) = await kit.store.apply([writes(run, *marks)], worker=worker)
+    assert answer.kept  # the worker still holds the run; only the marks are outdated
     after = await kit.store.journal(run.id)
-    if obeyed:
-        assert (after[0].status, after[0].attempt) == (RUNNING, mark.attempt)
-    else:
-        assert after == before
+    for number, (_, mark, obeyed) in enumerate(BEGIN_MARKS):
+        expected = (RUNNING, mark.attempt) if obeyed else (before[number].status, before[number].attempt)
+        assert (after[number].status, after[number].attempt) == expected, BEGIN_MARKS[number]
+        assert obeyed or after[number] == before[number]
 
 
 async def test_under_a_new_claim_the_same_attempt_may_begin_again(kit: Kit) -> None:
@@ -364,14 +365,14 @@ async def test_a_lost_attempt_and_its_repeat_are_both_recorded(kit: Kit) -> None
 # -- the run itself ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", sorted(FINAL_RUN_STATUSES))
-async def test_an_ended_run_has_no_holder_and_is_never_due(kit: Kit, status: RunStatus) -> None:
-    worker, run = await kit.held()
-    kit.clock.move(SECOND)
-    await kit.store.apply([becomes(run, status, output="o")], worker=worker)
-    found = await kit.look(run)
-    assert (found.status, found.worker, found.available_at) == (status, None, None)
-    assert (found.finished_at, found.output) == (kit.clock.now(), "o")
+async def test_an_ended_run_has_no_holder_and_is_never_due(kit: Kit) -> None:
+    for status in sorted(FINAL_RUN_STATUSES):
+        worker, run = await kit.held()
+        kit.clock.move(SECOND)
+        await kit.store.apply([becomes(run, status, output="o")], worker=worker)
+        found = await kit.look(run)
+        assert (found.status, found.worker, found.available_at) == (status, None, None)
+        assert (found.finished_at, found.output) == (kit.clock.now(), "o")
     kit.clock.move(DAY)
     other = await kit.worker()
     assert (await kit.claim(other)).runs == []
@@ -435,22 +436,23 @@ async def test_suspicion_is_cleared_together_with_a_change(kit: Kit) -> None:
     assert (await kit.look(run)).deaths == 0
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        RunWrite(status=RunStatus.SUCCESS, release=False),
-        RunWrite(status=RunStatus.SUCCESS, wake_in=5),
-        RunWrite(status=RunStatus.PENDING),
-        RunWrite(status=RunStatus.PENDING, wake_in=0, release=False),
-        RunWrite(status=RunStatus.RUNNING),
-    ],
-)
-async def test_the_schema_refuses_impossible_states(kit: Kit, change: RunWrite) -> None:
+IMPOSSIBLE_STATES = [
+    RunWrite(status=RunStatus.SUCCESS, release=False),
+    RunWrite(status=RunStatus.SUCCESS, wake_in=5),
+    RunWrite(status=RunStatus.PENDING),
+    RunWrite(status=RunStatus.PENDING, wake_in=0, release=False),
+    RunWrite(status=RunStatus.RUNNING),
+]
+
+
+async def test_the_schema_refuses_impossible_states(kit: Kit, subtests: pytest.Subtests) -> None:
     worker, run = await kit.held()
     before = await kit.everything(run)
-    with pytest.raises(DataRefused):
-        await kit.store.apply([writes(run, entry(), change=change)], worker=worker)
-    assert await kit.everything(run) == before
+    for number, change in enumerate(IMPOSSIBLE_STATES):
+        with subtests.test(number=number):
+            with pytest.raises(DataRefused):
+                await kit.store.apply([writes(run, entry(), change=change)], worker=worker)
+            assert await kit.everything(run) == before
 
 
 # -- dead letters --------------------------------------------------------------------------------------

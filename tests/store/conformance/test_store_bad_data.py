@@ -25,8 +25,13 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
-async def test_unusual_text_is_returned_unchanged(kit: Kit, text: str) -> None:
+async def test_unusual_text_is_returned_unchanged(kit: Kit, subtests: pytest.Subtests) -> None:
+    for text in ODD:
+        with subtests.test(text=text):
+            await check_text(kit, text)
+
+
+async def check_text(kit: Kit, text: str) -> None:
     worker, run = await kit.held(input=text, correlation_id=text)
     assert run.input == text
     assert run.correlation_id == text
@@ -41,8 +46,13 @@ async def test_unusual_text_is_returned_unchanged(kit: Kit, text: str) -> None:
     assert (await kit.store.attempts(run.id))[0].failure == text
 
 
-@pytest.mark.parametrize("text", ["日本語", "a'b", 'a"b', "\\", "a:b"])
-async def test_unusual_names_are_valid_lanes(kit: Kit, text: str) -> None:
+async def test_unusual_names_are_valid_lanes(kit: Kit, subtests: pytest.Subtests) -> None:
+    for text in ("日本語", "a'b", 'a"b', "\\", "a:b"):
+        with subtests.test(text=text):
+            await check_lane(kit, text)
+
+
+async def check_lane(kit: Kit, text: str) -> None:
     key = {"key": text, "key_hash": text, "key_keeps": 10**12}
     (public_id,) = await kit.start(tenant=text, queue=text, workflow=text, **key)
     worker = await kit.worker(text)
@@ -54,51 +64,52 @@ async def test_unusual_names_are_valid_lanes(kit: Kit, text: str) -> None:
     assert len(page.items) == 1
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"input": "\ud800"},
-        {"tenant": "\udfff"},
-        {"public_id": "\ud800"},
-        {"key": "\ud800", "key_hash": "h"},
-        {"tenant": "a\0b"},
-        {"workflow": "\0"},
-        {"queue": "\0"},
-        {"public_id": "\0"},
-        {"key": "\0", "key_hash": "h"},
-        {"delay": 2**63},
-        {"priority": 2**64},
-        {"deadline": 10**30},
-        {"input": None},
-        {"input": {"no": "text"}},
-    ],
-    ids=str,
-)
-async def test_a_run_that_cannot_be_stored_is_refused(kit: Kit, more: dict) -> None:
-    with pytest.raises(DataRefused):
-        await kit.store.start([kit.new(**more)])
-    assert (await kit.store.runs(RunFilter(), limit=5, cursor=None)).items == []
+UNSTORABLE_RUNS: list[dict[str, object]] = [
+    {"input": "\ud800"},
+    {"tenant": "\udfff"},
+    {"public_id": "\ud800"},
+    {"key": "\ud800", "key_hash": "h"},
+    {"tenant": "a\0b"},
+    {"workflow": "\0"},
+    {"queue": "\0"},
+    {"public_id": "\0"},
+    {"key": "\0", "key_hash": "h"},
+    {"delay": 2**63},
+    {"priority": 2**64},
+    {"deadline": 10**30},
+    {"input": None},
+    {"input": {"no": "text"}},
+]
 
 
-@pytest.mark.parametrize(
-    "transition",
-    [
-        lambda run: writes(run, entry(0, output="\ud800")),
-        lambda run: writes(run, entry(2**63)),
-        lambda run: writes(run, entry(0, wake_in=2**63)),
-        lambda run: writes(run, attempts=(failed_try(failure="\udc80"),)),
-        lambda run: becomes(run, RunStatus.SUCCESS, output="\ud800"),
-        lambda run: ends_in_letter(run, reason="\ud800"),
-        lambda run: writes(run, change=RunWrite(status=RunStatus.SLEEPING, wake_in=2**63)),
-    ],
-)
-async def test_an_invalid_row_refuses_its_batch_and_nothing_else(kit: Kit, transition) -> None:
+async def test_a_run_that_cannot_be_stored_is_refused(kit: Kit, subtests: pytest.Subtests) -> None:
+    for more in UNSTORABLE_RUNS:
+        with subtests.test(more=repr(more)):
+            with pytest.raises(DataRefused):
+                await kit.store.start([kit.new(**more)])
+            assert (await kit.store.runs(RunFilter(), limit=5, cursor=None)).items == []
+
+
+INVALID_ROWS = [
+    lambda run: writes(run, entry(0, output="\ud800")),
+    lambda run: writes(run, entry(2**63)),
+    lambda run: writes(run, entry(0, wake_in=2**63)),
+    lambda run: writes(run, attempts=(failed_try(failure="\udc80"),)),
+    lambda run: becomes(run, RunStatus.SUCCESS, output="\ud800"),
+    lambda run: ends_in_letter(run, reason="\ud800"),
+    lambda run: writes(run, change=RunWrite(status=RunStatus.SLEEPING, wake_in=2**63)),
+]
+
+
+async def test_an_invalid_row_refuses_its_batch_and_nothing_else(kit: Kit, subtests: pytest.Subtests) -> None:
     await kit.start(2)
     worker = await kit.worker()
     good, bad = (await kit.claim(worker)).runs
-    with pytest.raises(DataRefused) as caught:
-        await kit.store.apply([writes(good, entry(0)), transition(bad)], worker=worker)
-    assert not isinstance(caught.value, StoreUnavailable)
-    assert await kit.store.journal(good.id) == []
+    for number, transition in enumerate(INVALID_ROWS):
+        with subtests.test(number=number):
+            with pytest.raises(DataRefused) as caught:
+                await kit.store.apply([writes(good, entry(0)), transition(bad)], worker=worker)
+            assert not isinstance(caught.value, StoreUnavailable)
+            assert await kit.store.journal(good.id) == []
     (answer,) = await kit.store.apply([writes(good, entry(0))], worker=worker)
     assert answer.kept

@@ -132,13 +132,13 @@ async def test_a_purge_deletes_the_fields_of_a_run(kit: Kit) -> None:
     assert await found(kit, order_id="42") == []
 
 
-@pytest.mark.parametrize("value", ["żółć", "a'b\"c", "x" * 5000, "a\nb", "null\0", "", "sha256:x", "%"])
-async def test_every_text_is_found_unchanged(kit: Kit, value: str) -> None:
+async def test_every_text_is_found_unchanged(kit: Kit) -> None:
     from redrive.core.new_run import format_index_value
 
-    (run,) = await kit.start(index=(("field", format_index_value(value)),))
-    await kit.start(index=(("field", format_index_value(value + "x")),))
-    assert await found(kit, field=value) == [run]
+    for value in ("żółć", "a'b\"c", "x" * 5000, "a\nb", "null\0", "", "sha256:x", "%"):
+        (run,) = await kit.start(index=(("field", format_index_value(value)),))
+        await kit.start(index=(("field", format_index_value(value + "x")),))
+        assert await found(kit, field=value) == [run], value
 
 
 @pytest.mark.parametrize("index", [{"field": None}, {"field": {"a": 1}}, {7: "x"}, ["field"]])

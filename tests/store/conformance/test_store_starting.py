@@ -37,23 +37,21 @@ async def test_a_delayed_run_is_due_later(kit: Kit) -> None:
     assert len((await kit.claim(worker)).runs) == 1
 
 
-@pytest.mark.parametrize(
-    ("timeout", "deadline", "expected"),
-    [
+async def test_the_earlier_of_timeout_and_deadline_applies(kit: Kit) -> None:
+    now = kit.clock.now()
+    cases = [
         (None, None, None),
         (HOUR, None, HOUR),
         (None, 2 * HOUR, 2 * HOUR),
         (HOUR, 2 * HOUR, HOUR),
         (3 * HOUR, HOUR, HOUR),
-    ],
-)
-async def test_the_earlier_of_timeout_and_deadline_applies(kit: Kit, timeout, deadline, expected) -> None:
-    now = kit.clock.now()
-    absolute = None if deadline is None else now + deadline
-    (public_id,) = await kit.start(timeout=timeout, deadline=absolute)
-    run = await kit.store.run(public_id)
-    assert run is not None
-    assert run.deadline == (None if expected is None else now + expected)
+    ]
+    for timeout, deadline, expected in cases:
+        absolute = None if deadline is None else now + deadline
+        (public_id,) = await kit.start(timeout=timeout, deadline=absolute)
+        run = await kit.store.run(public_id)
+        assert run is not None
+        assert run.deadline == (None if expected is None else now + expected), (timeout, deadline)
 
 
 async def test_starting_no_runs_is_accepted(kit: Kit) -> None:
