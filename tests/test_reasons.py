@@ -17,7 +17,7 @@ from redrive.errors import Conflict, InputError, PayloadError
 from redrive.policy import Category
 from redrive.reasons import ENGLISH, Reason, ReasonCode, quote, render
 from redrive.reasons.reason import CATEGORY_CODES, POLISH, parameter_names
-from redrive.remote.client import Address, Client
+from redrive.remote.client import Address, read_problem
 from redrive.testing import engine
 
 SOURCES = Path(redrive.__file__).parent
@@ -222,7 +222,7 @@ def test_an_error_carries_its_reason() -> None:
 )
 def test_a_client_shows_the_sentence_of_a_newer_server(code: str | None, text: str) -> None:
     problem = {"code": "conflict", "detail": "the moon is full", "reason_code": code, "reason_params": {"id": "s1"}}
-    error = Client(Address.read("http://there"), "token")._problem(409, json.dumps(problem).encode())
+    error = read_problem(Address.read("http://there"), 409, json.dumps(problem).encode())
     assert isinstance(error, Conflict)
     assert str(error).startswith(text)
 

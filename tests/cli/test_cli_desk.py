@@ -1,5 +1,6 @@
 """`redrive dlq`, `policies`, `workflows`, `doctor`, `migrate`, `init` and `completion`."""
 
+import asyncio
 import importlib
 import json
 import sqlite3
@@ -14,8 +15,10 @@ import pytest
 from console import Terminal, piped
 from toy_store import Toys
 
+from redrive import Redrive
 from redrive.cli import main
 from redrive.policy import RetryPolicy
+from redrive.store.workers import NewWorker
 
 # -- dlq -----------------------------------------------------------------------------------------------
 
@@ -157,6 +160,31 @@ def test_workflows_are_paused_and_resumed(toys: Toys) -> None:
     assert "make\t0\tkim\t" in piped("workflows", "list").output
     assert piped("workflows", "resume", "make").output == "resumed make\n"
     assert piped("workflows", "resume", "make").output == "make was not paused\n"
+
+
+async def test_workers_are_drained_and_retired(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    app = Redrive(url)
+    async with app.client():
+        new = NewWorker(name="far", version="v1", workflows=("make",), lease=3_600_000_000, token="t")
+        id = await app.runtime.store.enlist(new, app.catalogue())
+
+        def workers(*arguments: str) -> Any:
+            return asyncio.to_thread(piped, "workers", *arguments, "--url", url)
+
+        async def state() -> str:
+            return str(json.loads((await workers("list", "--all", "--json")).output)["items"][0]["state"])
+
+        assert (await workers("list", "-q")).output == f"{id}\n"
+        assert (await workers("drain", str(id), "--dry-run")).output == f"would drain {id} (far)\n"
+        assert await state() == "RUNNING"
+        assert (await workers("drain", str(id), "--by", "kim")).output == f"drains {id} (far)\n"
+        assert await state() == "DRAINING"
+        assert (await workers("drain", str(id))).output == f"was draining before: {id} (far)\n"
+        assert (await workers("retire", str(id), "--reason", "it hangs")).output == f"retired {id} (far)\n"
+        assert (await state(), (await workers("list", "-q")).output) == ("STOPPED", "")
+        result = await workers("retire", str(id))
+        assert (result.exit_code, "workers list" in result.stderr) == (3, True)
 
 
 def test_an_unknown_workflow_is_not_found(toys: Toys) -> None:

@@ -97,6 +97,25 @@ async def test_the_doctor_distinguishes_a_crash_loop_from_a_crash_and_a_stop(tmp
         assert (found.level, found.text) == ("wrong", "5 crashed in the last hour, the last one was again")
 
 
+async def test_the_doctor_names_a_remote_worker_that_sits_on_runs(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    app = Redrive(url)
+
+    @app.workflow
+    async def make(toy: str) -> None: ...
+
+    async with app.client():
+        store = app.runtime.store
+        new = NewWorker(name="far", version="v", workflows=("make",), lease=1, token="t")
+        worker = await store.enlist(new, app.catalogue())
+        await make.start("bear")
+        claim = ClaimRequest(worker=worker, workflows=("make",), capacity=1, suspect=False)
+        assert len((await store.claim(claim)).runs) == 1
+        (found,) = [each for each in await check_store(url) if "ten leases" in each.text]
+    assert found.text == f"worker {worker} (far) has held 1 run for ten leases without reporting anything"
+    assert (found.level, f"workers retire {worker}" in (found.advice or "")) == ("wrong", True)
+
+
 def test_the_doctor_finds_sinks_without_deliveries() -> None:
     now = 100 * MINUTE
     found = list(

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from console import PATIENCE
+from console import PATIENCE, piped
 from toy_store import TOYS
 from worker_process import WorkerProcess
 
@@ -38,6 +38,10 @@ def test_processes_are_started_again_and_stopped_together(folder: Path) -> None:
         crew.wait_for("ended with SIGKILL; it is started again in 1 s")
         third = crew.wait_for("working on")
         assert pid_of(third) not in map(pid_of, first)
+        url = ("--url", f"sqlite:///{folder}/other.db")
+        newest = piped("workers", "list", "-q", *url).output.split()[0]
+        assert piped("workers", "drain", newest, "--reason", "a new machine", *url).exit_code == 0
+        crew.wait_for("was ended by an operator; it is not started again")
         crew.signal(signal.SIGTERM)
         crew.wait_for("all worker processes have stopped")
         assert crew.wait() == 0

@@ -646,6 +646,66 @@ async def test_cancel_and_revocation_reach_a_worker(remote: Remote, tmp_path: Pa
         assert "token" in worker.stdout.read()
 
 
+async def test_an_operator_ends_workers(remote: Remote, tmp_path: Path) -> None:
+    def command(*arguments: str, secret: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "redrive", "workers", *arguments, "--url", remote.process.address],
+            env={**os.environ, "REDRIVE_TOKEN": secret},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    def running() -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = json.loads(command("list", "--json", secret=owner).stdout)["items"]
+        return [each for each in listed if "remote_hold" in each["workflows"] and each["state"] == "RUNNING"]
+
+    owner, admin = remote.world.tokens["acme", "OWNER"], remote.world.tokens["acme", "ADMIN"]
+    with worker_process(remote, tmp_path, lease="60s") as first:
+        assert "working on" in first.stdout.readline()
+        drained_run = await start_hold(remote, "drained")
+        await until(lambda: len(lines(tmp_path)) == 1, "the step begins")
+        (worker,) = running()
+        assert (worker["remote"], worker["runs"], worker["stalled"]) == (True, 1, 0)
+        number = str(worker["id"])
+        assert command("drain", number, secret=admin).returncode == 5
+        assert command("drain", number, "--dry-run", secret=owner).returncode == 0
+        assert [each["id"] for each in running()] == [worker["id"]]
+        done = command("drain", number, "--reason", "a new machine", secret=owner)
+        assert done.stdout == f"drains {number} ({worker['name']})\n", done.stderr
+        assert running() == []
+        waiting_run = await start_hold(remote, "waiting")
+        with worker_process(remote, tmp_path, lease="60s") as second:
+            assert "working on" in second.stdout.readline()
+            await until(lambda: len(lines(tmp_path)) == 2, "another worker begins the next run")
+            assert first.poll() is None, "its step is still running"
+            (worker,) = running()
+            with worker_process(remote, tmp_path, lease="60s") as third:
+                assert "working on" in third.stdout.readline()
+                assert command("retire", str(worker["id"]), secret=owner).returncode == 0
+                assert second.wait(PATIENCE) == 0
+                assert "retired by an operator" in second.stdout.read()
+                await until(
+                    lambda: any(str(third.pid) in each for each in lines(tmp_path)), "a third one takes its run"
+                )
+                (tmp_path / "journal.go").touch()
+                assert first.wait(PATIENCE) == 0
+                async with opened(remote.world.url) as store:
+                    for run_id, ended_by in ((drained_run, first.pid), (waiting_run, third.pid)):
+                        row = None
+                        for _ in range(200):
+                            row = await store.run(run_id)
+                            assert row is not None
+                            if row.finished_at is not None:
+                                break
+                            await asyncio.sleep(0.05)
+                        assert row is not None
+                        assert (row.status, row.output, row.deaths) == (RunStatus.SUCCESS, str(ended_by), 0)
+        assert "drained by an operator" in first.stdout.read()
+    assert command("retire", number, secret=owner).returncode == 3
+
+
 async def test_servers_may_die_in_turn(remote: Remote) -> None:
     second = await asyncio.to_thread(lambda: Process(remote.world.url, chores=True, app=None).ready())
     addresses = [remote.process.address, second.address]

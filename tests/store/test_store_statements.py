@@ -102,7 +102,7 @@ TOGETHER = {
     "write_entry_and_success_once": {"fences", "put_entry", "change_run", "put_result", "waiting_for"},
     "note": {"put_audit"},
     "find_due_lanes": {"worker_version", "candidates", "next_due", "next_suspect", "paused_names", "claimed_runs"},
-    "beat": {"renew_lease", "held_ids", "record_step_heartbeat"},
+    "beat": {"renew_lease", "held_ids", "record_step_heartbeat", "is_draining"},
 }  # fmt: skip
 # Statements that only PostgreSQL has: roles, locks where SQLite has one writer, the clock of the server.
 ONLY_POSTGRES = {

@@ -58,6 +58,7 @@ _COMMANDS = {
     "tokens": ("redrive.cli.accounts", "Manage the tokens with which programs use the server."),
     "users": ("redrive.cli.users", "Manage the users who may sign in to the server."),
     "worker": ("redrive.cli.worker", "Run workflows until stopped."),
+    "workers": ("redrive.cli.workers", "List workers; drain and retire them."),
     "workflows": ("redrive.cli.workflows", "List workflows; pause and resume them."),
 }
 """The module of each command, and its line in the help of `redrive`."""

@@ -117,6 +117,10 @@ async def _check_open_store(store: Store, url: str, path: Path | None) -> AsyncI
         yield finding
     for finding in _check_crashes([row.name for row in recent_crashes(workers, store.now())]):
         yield finding
+    stalled = (await store.count_held_by_worker()).stalled
+    for row in workers:
+        if row.id in stalled:
+            yield _stalled(row.id, row.name, stalled[row.id])
     async for finding in _check_runs(store, stats, live):
         yield finding
     for finding in (*_check_outbox(stats), *check_schedules(await load_schedules(store))):
@@ -319,8 +323,12 @@ async def _check_reachable_server(server: Remote) -> AsyncIterator[Finding]:
         yield ok("workers", f"live ones have {', '.join(served)}")
     else:
         yield note("workers", "none is alive", f"start one: {worker_hint()}")
-    for finding in _check_crashes([each.name for each in await server.workflows.workers() if each.recent]):
+    workers = await server.workflows.workers()
+    for finding in _check_crashes([each.name for each in workers if each.recent]):
         yield finding
+    for worker in workers:
+        if worker.stalled:
+            yield _stalled(worker.id, worker.name, worker.stalled)
     for depth in await server.runs.queues():
         if not depth.workflow and not depth.workers:
             yield _report_unserved(depth.queue, depth.due)
@@ -351,6 +359,11 @@ async def _check_reachable_server(server: Remote) -> AsyncIterator[Finding]:
         yield note("letters", f"{count:,} wait{'s' * (count == 1)} for a person", hint("dlq", "list"))
     else:
         yield ok("letters", "no dead letter waits for a person")
+
+
+def _stalled(id: int, name: str, runs: int) -> Finding:
+    text = f"worker {id} ({name}) has held {runs:,} run{'s' * (runs != 1)} for ten leases without reporting anything"
+    return wrong("workers", text, f"look into its log, or take the runs: {hint('workers', 'retire', str(id))}")
 
 
 async def check_notifications(app: Redrive) -> list[Finding]:

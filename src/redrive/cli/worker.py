@@ -62,7 +62,7 @@ def worker(
 
     SIGTERM or Ctrl-C stops the worker: running steps may end within the grace period (REDRIVE_GRACE,
     30 s), all other runs are released for another worker. A second signal ends the grace period at once.
-    Neither costs a run an attempt.
+    Neither costs a run an attempt. `redrive workers drain` does the same from afar.
 
     \b
     Examples:
@@ -71,14 +71,14 @@ def worker(
       redrive worker shop:app --queue emails --queue default
       redrive worker shop:app --processes 4 --metrics 9464
     """
-    from redrive.cli.worker_process import run_worker, stop_with_parent, supervise_workers, tune_interpreter
+    from redrive.cli.worker_process import DRAINED, run_worker, stop_with_parent, supervise_workers, tune_interpreter
 
     with report_errors():
         app = load_app(app_name)
         override_settings(app, concurrency, url, metrics, queues)
         if processes == 1:
             tune_interpreter()
-            run_worker(app, also=stop_with_parent if tied else None)
+            run_worker(app, also=stop_with_parent if tied else None, drained=DRAINED if tied else 0)
             return
         if url is not None:
             # The URL may hold a password, which other users could read in the arguments of a process.

@@ -36,6 +36,9 @@ _RESTART_DELAYS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before the next st
 _MAX_FAILED_STARTS = 3  # processes in a row that end with an error shortly after their start
 _POLL_INTERVAL = 0.03
 
+DRAINED = 6
+"""Exit code of a supervised worker that an operator drained or retired: it is not started again."""
+
 
 def tune_interpreter() -> None:
     """Collect garbage seldom, and let threads switch often.
@@ -62,14 +65,15 @@ def run_event_loop(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-def run_worker(app: Redrive, also: Callable[[StopController], None] | None = None) -> None:
-    """Run a worker until a signal stops it. Return when all its runs have ended or were released.
+def run_worker(app: Redrive, also: Callable[[StopController], None] | None = None, *, drained: int = 0) -> None:
+    """Run a worker until a signal or an operator stops it. Return when all its runs have ended or were released.
 
-    `also` is called with the controller that can stop the worker for other reasons.
+    `also` is called with the controller that can stop the worker for other reasons. `drained`: the exit code of a
+    worker that an operator stopped, if it is not 0.
     """
     configure_logging(app.settings.log, log_context, Redactor.parse(app.settings.redact))
 
-    async def run_until_stopped() -> None:
+    async def run_until_stopped() -> int:
         stop = StopController()
         stop.listen()
         if also is not None:
@@ -80,7 +84,7 @@ def run_worker(app: Redrive, also: Callable[[StopController], None] | None = Non
             print_worker_status(describe_worker(app))
             if app.runtime.endpoint is not None:
                 print_worker_status(f"metrics: {app.runtime.endpoint.address}")
-            await _wait_until_stopped(stop, app)
+            await _wait_until_stopped(stop, app, worker)
         print_worker_status("stopped; open runs continue when a worker starts")
         stuck = worker.threads.stuck
         if stuck or (stop.hurried and threading.active_count() > 1):
@@ -90,21 +94,30 @@ def run_worker(app: Redrive, also: Callable[[StopController], None] | None = Non
             logging.shutdown()
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(0)
+            os._exit(drained if stop.was_drained else 0)
+        return drained if stop.was_drained else 0
 
     try:
-        run_event_loop(run_until_stopped())
+        code = run_event_loop(run_until_stopped())
     except asyncio.CancelledError:
         print_worker_status("stopped before it began")
+        return
+    if code:
+        raise click.exceptions.Exit(code)
 
 
-async def _wait_until_stopped(stop: StopController, app: Redrive) -> None:
-    """Wait for a signal, or until a server refuses the worker's token, which is an error."""
+async def _wait_until_stopped(stop: StopController, app: Redrive, worker: Worker) -> None:
+    """Wait for a signal, an operator, or until a server refuses the worker's token, which is an error."""
     refused: asyncio.Future[RedriveError] | None = getattr(app.runtime, "refused", None)
     stopped = asyncio.ensure_future(stop.requested.wait())
-    waits: list[asyncio.Future[Any]] = [stopped] if refused is None else [stopped, refused]
+    told = asyncio.ensure_future(worker.told_to_end.wait())
+    waits: list[asyncio.Future[Any]] = [stopped, told] if refused is None else [stopped, told, refused]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
+    told.cancel()
+    if worker.told_to_end.is_set():
+        stop.was_drained = True
+        stop.request()
     if refused is not None and refused.done():
         raise refused.result()
 
@@ -134,6 +147,7 @@ class StopController:
     def __init__(self) -> None:
         self.requested = asyncio.Event()
         self.hurried = False
+        self.was_drained = False  # an operator ended the worker
         self.worker: Worker | None = None
         self._task: asyncio.Task[object] | None = None
 
@@ -226,6 +240,9 @@ class _WorkerSupervisor:
             was_short = self._clock.monotonic() - begun < _SHORT_LIFETIME
             if self._stopping.is_set():
                 self._code = self._code or (code if code >= 0 else 128 - code)
+                return
+            if code == DRAINED:
+                _print_supervisor_status(f"worker {number} was ended by an operator; it is not started again")
                 return
             short_lives = short_lives + 1 if was_short else 0
             self._failed_starts = self._failed_starts + 1 if code in (1, 2) and was_short else 0

@@ -54,6 +54,7 @@ class Permission(StrEnum):
     MANAGE_PEOPLE = "manage people"
     PAUSE = "pause workflows"
     MANAGE_SINKS = "manage sinks"
+    MANAGE_WORKERS = "manage workers"
     MANAGE_TENANTS = "manage tenants"
     SEE_PAYLOADS = "see payloads"
     AWAIT = "await results"
@@ -71,10 +72,11 @@ ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
     Role.VIEWER: _VIEWER_PERMISSIONS,
     Role.STAFF: _STAFF_PERMISSIONS,
     Role.ADMIN: _ADMIN_PERMISSIONS,
-    Role.OWNER: _ADMIN_PERMISSIONS | {Permission.PAUSE, Permission.MANAGE_SINKS, Permission.MANAGE_TENANTS},
+    Role.OWNER: _ADMIN_PERMISSIONS
+    | {Permission.PAUSE, Permission.MANAGE_SINKS, Permission.MANAGE_WORKERS, Permission.MANAGE_TENANTS},
     Role.WORKER: frozenset({Permission.WORK, Permission.START, Permission.AWAIT}),
 }
-"""The permissions of each role. Workflows and sinks are shared by all tenants, so only an OWNER manages them."""
+"""The permissions of each role. All tenants share workflows, sinks and workers, so only an OWNER manages them."""
 
 _ROLES_BY_RANK = (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER)
 

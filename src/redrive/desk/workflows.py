@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
@@ -16,9 +16,11 @@ from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.roles import Permission
 from redrive.core.run_options import RunOptions, takes_sealed
-from redrive.desk.api_operations import Actor, operation
+from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.presenter import present_row
 from redrive.duration import to_datetime
+from redrive.errors import NotFound
+from redrive.reasons import Reason, ReasonCode
 from redrive.store.port import Store
 from redrive.store.stats import VersionCount
 from redrive.store.workers import WorkerRow, live_workers, recent_crashes
@@ -48,9 +50,10 @@ class KnownWorkflow:
 
 
 class WorkerState(StrEnum):
-    """The state of a worker: it runs, it stopped and deregistered, or it ended without deregistering."""
+    """The state of a worker: it runs, it is told to end, it stopped, or it ended without deregistering."""
 
     RUNNING = "RUNNING"
+    DRAINING = "DRAINING"
     STOPPED = "STOPPED"
     CRASHED = "CRASHED"
 
@@ -107,8 +110,13 @@ class DeployedVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownWorker:
-    """A worker. `crashed_at` is when the lease of a crashed worker expired."""
+    """A worker. `crashed_at` is when the lease of a crashed worker expired.
 
+    `remote`: it reaches the store through a server. `runs`: the number of runs that it holds. `stalled`: those of them
+    that a remote worker has held for ten leases without reporting an outcome.
+    """
+
+    id: int
     name: str
     version: str
     state: WorkerState
@@ -121,6 +129,9 @@ class KnownWorker:
     """True for a crash within the last hour."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """The versions that workflows have for themselves."""
+    remote: bool = False
+    runs: int = 0
+    stalled: int = 0
 
 
 class Workflows:
@@ -171,7 +182,7 @@ class Workflows:
     async def workers(self) -> tuple[KnownWorker, ...]:
         """Return the live workers and those that ended within a day, newest first; of many, the newest 1,000."""
         now, rows = self._store.now(), await self._store.workers()
-        recent = {row.id for row in recent_crashes(rows, now)}
+        recent, counts = {row.id for row in recent_crashes(rows, now)}, await self._store.count_held_by_worker()
         return tuple(
             present_row(
                 KnownWorker,
@@ -179,6 +190,9 @@ class Workflows:
                 state=_find_worker_state(row, now),
                 crashed_at=to_datetime(row.lease_until) if row.has_crashed_at(now) else None,
                 recent=row.id in recent,
+                remote=bool(row.remote),
+                runs=counts.held.get(row.id, 0),
+                stalled=counts.stalled.get(row.id, 0),
             )
             for row in rows
         )
@@ -193,6 +207,31 @@ class Workflows:
         counts = await self._store.open_versions()
         shown = counts if tenant is None else await self._store.open_versions(tenant=tenant)
         return describe_versions(workers, counts, shown)
+
+    @operation("POST /workers/{id}/drain", Permission.MANAGE_WORKERS, id="drain_worker", status=204)
+    async def drain_worker(self, id: int, **acting: Unpack[Acting]) -> None:
+        """Have a worker begin nothing more, let its steps end, and end, as after SIGTERM. It hears that within seconds.
+
+        Do it again, and nothing more happens.
+        """
+        line = Actor(**acting).make_audit(self._clock, AuditEvent.WORKER_DRAINED, "", str(id))
+        await self._require_live_worker(id)
+        await self._store.drain_worker(id, line)
+
+    @operation("POST /workers/{id}/retire", Permission.MANAGE_WORKERS, id="retire_worker", status=204)
+    async def retire_worker(self, id: int, **acting: Unpack[Acting]) -> None:
+        """Take all runs back from a worker at once; other workers continue them. No run loses an attempt.
+
+        The worker ends as soon as it hears that. What it reports meanwhile is refused.
+        """
+        line = Actor(**acting).make_audit(self._clock, AuditEvent.WORKER_RETIRED, "", str(id))
+        if not await self._store.retire_worker(id, line):
+            raise NotFound(Reason(ReasonCode.WORKER_NOT_RUNNING, worker=id))
+        self._on_change()
+
+    async def _require_live_worker(self, id: int) -> None:
+        if all(row.id != id for row in live_workers(await self._store.workers(), self._store.now())):
+            raise NotFound(Reason(ReasonCode.WORKER_NOT_RUNNING, worker=id))
 
     @operation("POST /workflows/{name}/pause", Permission.PAUSE, status=204)
     async def pause(self, name: str, *, by: str = "unknown") -> None:
@@ -308,5 +347,5 @@ def _sum_parts(version: str, parts: Sequence[VersionedWorkflow], workers: int, s
 
 def _find_worker_state(row: WorkerRow, now: int) -> WorkerState:
     if row.is_alive_at(now):
-        return WorkerState.RUNNING
+        return WorkerState.DRAINING if row.draining else WorkerState.RUNNING
     return WorkerState.CRASHED if row.has_crashed_at(now) else WorkerState.STOPPED

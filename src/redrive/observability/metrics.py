@@ -63,6 +63,7 @@ METRICS = {
     "workflow_runs_open": "Open runs that began, by workflow and version of the code",
     "workflow_runs_unclaimable": "Due runs that no live worker can claim, with the version to which they are pinned",
     "workflow_runs_suspect": "Runs whose worker died",
+    "workflow_runs_stalled": "Runs that a remote worker holds without reporting anything",
     "workflow_runs_parked": "Runs that wait for a circuit",
     "workflow_event_waits": "Waits of runs for events",
     "workflow_unread_events": "Events that were sent to runs and not taken yet",
@@ -195,6 +196,7 @@ def _store_metrics(found: StoreStats, labels: Counters) -> Iterator[Metric]:
         stuck[workflows.find(each.workflow), labels.versions.find(each.version or "")] += each.runs
     yield _gauge("workflow_runs_unclaimable", ("workflow", "version"), stuck.items())
     yield _gauge("workflow_runs_suspect", (), [((), found.suspects)])
+    yield _gauge("workflow_runs_stalled", (), [((), found.stalled)])
     yield _gauge("workflow_runs_parked", (), [((), found.parked)])
     yield _gauge("workflow_event_waits", (), [((), found.waiting)])
     yield _gauge("workflow_unread_events", (), [((), found.unread_events)])

@@ -381,6 +381,7 @@ class ReasonCode(StrEnum):
     TOO_MANY_MESSAGES = "too_many_messages"
     BATCH_STALE = "batch_stale"
     WORKER_UNKNOWN = "worker_unknown"
+    WORKER_NOT_RUNNING = "worker_not_running"
     TICKET_UNKNOWN = "ticket_unknown"
     TASK_LOST = "task_lost"
     WORKER_REQUEST_INVALID = "worker_request_invalid"

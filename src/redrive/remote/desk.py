@@ -99,7 +99,7 @@ async def send(client: Client, call: Callable[..., Any], *args: Any, **options: 
         if name not in api_operations.CALLER_PARAMETERS and (value != default or wire_name in about.path_names):
             values[wire_name] = encode_value(value)
     parts = about.path.removeprefix("/").split("/")
-    path = [values.pop(part[1:-1].removesuffix(":path")) if part.startswith("{") else part for part in parts]
+    path = [str(values.pop(part[1:-1].removesuffix(":path"))) if part.startswith("{") else part for part in parts]
     body, query = (values, None) if about.method in ("POST", "PUT") else (None, values)
     try:
         found = await client.request(about.method, *path, tenant=tenant, key=key, body=body, query=query)

@@ -173,13 +173,14 @@ class BeatCall(_Record, frozen=True, kw_only=True):
 class BeatReply(_Record, frozen=True, kw_only=True):
     """The answer to a heartbeat: whether the worker is alive, and which runs it holds.
 
-    `cancelled`: tickets whose tasks the worker should stop.
+    `cancelled`: tickets whose tasks the worker should stop. `drain`: the worker should begin nothing more, and end.
     """
 
     alive: bool
     held: list[int]
     now: int
     cancelled: tuple[str, ...] = ()
+    drain: bool = False
 
 
 class RetireCall(_Record, frozen=True, kw_only=True):

@@ -399,7 +399,7 @@ class RemoteWorkers:
             if self._lease is None:
                 self._lease = self._store.lease_connection()
             reply = self._lease.beat(session.row.worker, {(each.run, each.index): each.details for each in call.steps})
-            return wire.BeatReply(alive=reply.alive, held=sorted(reply.held), now=reply.now)
+            return wire.BeatReply(alive=reply.alive, held=sorted(reply.held), now=reply.now, drain=reply.drain)
 
         return await asyncio.get_running_loop().run_in_executor(self._lease_thread, renew)
 

@@ -45,7 +45,13 @@ SESSION_COOKIE = "redrive_session"
 _ALL_WORKFLOWS = "x-all-workflows"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _ALL_WORKFLOWS_PERMISSIONS = frozenset(
-    {Permission.MANAGE_PEOPLE, Permission.MANAGE_TENANTS, Permission.MANAGE_SINKS, Permission.PAUSE}
+    {
+        Permission.MANAGE_PEOPLE,
+        Permission.MANAGE_TENANTS,
+        Permission.MANAGE_SINKS,
+        Permission.MANAGE_WORKERS,
+        Permission.PAUSE,
+    }
 )
 
 

@@ -23,6 +23,7 @@ from redrive.store.workers import CRASH_PERIOD
 
 SQL = Statements("stats.sql")
 RUNS = Statements("runs.sql")
+WORKERS = Statements("workers.sql")
 LANES = Statements("claims.sql")["lanes"]
 PAUSED = Statements("settings.sql")["paused"]
 TASKS = Statements("questions.sql")["open_questions"]
@@ -131,6 +132,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     `due`: claimable runs by workflow. `overdue`: those that have waited for more than a minute. `due_since`: when
     the first became due. The last two leave out paused workflows. `unclaimable`: due runs that no worker can claim.
     `versions`: open runs by version of the code. `suspects`: runs whose worker died.
+    `stalled`: runs that a remote worker has held for ten leases without reporting an outcome.
     `parked`: runs that wait for a circuit. `waiting`: waits for events. `unread_events`: events that no wait took.
     `open_tasks`, `oldest_task`: questions to people, and since when the first is open.
     """
@@ -144,6 +146,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     unclaimable: tuple[UnclaimableRuns, ...] = ()
     versions: tuple[VersionCount, ...] = ()
     suspects: int = 0
+    stalled: int = 0
     parked: int = 0
     waiting: int = 0
     unread_events: int = 0
@@ -222,6 +225,7 @@ class StatsCalls:
             unclaimable=tuple(await _find_unclaimable(session, ())),
             versions=tuple(await _count_versions(session, None)),
             suspects=await session.value(SQL["suspects"], **limits),
+            stalled=sum(row[1] for row in await session.rows(WORKERS["count_stalled"], now=now)),
             parked=await session.value(SQL["parked"], **limits),
             waiting=await session.value(SQL["waiting"], **limits),
             unread_events=await session.value(SQL["unread_events"], **limits),

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from redrive.clock import MICROS
-from redrive.core.transitions import TransitionResult
+from redrive.core.transitions import AuditWrite, TransitionResult
 from redrive.errors import Conflict
 from redrive.record_fields import as_dict
 from redrive.store.session import Database, Session, build_record, read_call, write_call
@@ -176,6 +176,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `versions`: the versions that workflows have for themselves. `pins`: those of pinned workflows. `release`: the
     number of its version in the order in which versions were first seen; None without workflows.
+    `draining`: an operator had it end. `remote`: it reaches the store through a server.
     """
 
     id: int
@@ -190,6 +191,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     versions: Mapping[str, str] = {}
     pins: Mapping[str, str] = {}
     release: int | None = None
+    draining: bool = False
+    remote: bool = False
 
     def version_of(self, workflow: str) -> str:
         """Return the version of the code of a workflow."""
@@ -236,11 +239,25 @@ def _read_names(names: str | None) -> tuple[str, ...] | None:
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a heartbeat: `alive` is False once the worker was declared dead."""
+    """The answer to a heartbeat: `alive` is False once the worker was declared dead.
+
+    `drain`: an operator wants the worker to end.
+    """
 
     alive: bool
     held: frozenset[int]
     now: int
+    drain: bool = False
+
+
+class HeldCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The runs that workers hold, by the id of the worker.
+
+    `stalled`: those that a remote worker has held for ten leases without reporting an outcome.
+    """
+
+    held: Mapping[int, int]
+    stalled: Mapping[int, int]
 
 
 class CatalogueDesk(Protocol):
@@ -261,6 +278,15 @@ class WorkerStore(CatalogueDesk, Protocol):
 
     async def retire(self, worker: int) -> None:
         """Mark a worker as stopped. Runs that it still holds are orphans at once."""
+
+    async def drain_worker(self, worker: int, audit: AuditWrite) -> bool:
+        """Have a live worker begin nothing more, and end; False, and no audit line, if it was told before."""
+
+    async def retire_worker(self, worker: int, audit: AuditWrite) -> bool:
+        """Take all runs back from a live worker at once, and have it end; False if it is not alive."""
+
+    async def count_held_by_worker(self) -> HeldCounts:
+        """Return how many runs each worker holds."""
 
     async def remote_worker(self, worker: int) -> RemoteWorkerRow | None:
         """Return a worker that registered through a server."""
@@ -325,7 +351,20 @@ class WorkerCalls:
 
     @write_call()
     async def retire(self, session: Session, worker: int) -> None:
-        await session.rows(SQL["retire"], worker=worker)
+        await session.rows(SQL["retire"], worker=worker, ordered=False)
+
+    @write_call()
+    async def drain_worker(self, session: Session, worker: int, audit: AuditWrite) -> bool:
+        return await session.change(SQL["drain"], audit, worker=worker)
+
+    @write_call()
+    async def retire_worker(self, session: Session, worker: int, audit: AuditWrite) -> bool:
+        return await session.change(SQL["retire"], audit, worker=worker, ordered=True)
+
+    @read_call()
+    async def count_held_by_worker(self, session: Session) -> HeldCounts:
+        held, stalled = await session.rows(SQL["count_held_by_worker"]), await session.rows(SQL["count_stalled"])
+        return HeldCounts(held=dict(held), stalled=dict(stalled))
 
     @read_call()
     async def remote_worker(self, session: Session, worker: int) -> RemoteWorkerRow | None:

@@ -2,6 +2,7 @@
 
 run      claim ──> execute ──> (executions settle through the committer) ──> claim ...
 stop     begin nothing new ──> steps in flight end ──> release the rest ──> deregister
+drain    an operator's wish, heard with a heartbeat: stop
 died     the store declared this worker dead: detach all runs, enlist again
 """
 
@@ -129,6 +130,8 @@ class Worker:
         self.report = HeldRunsReport(self)
         self._claiming: asyncio.Task[None] | None = None
         self._drained: asyncio.Event
+        self.told_to_end: asyncio.Event  # by an operator, who drained or retired this worker
+        self._ending: asyncio.Task[None] | None = None
         self._services: list[asyncio.Task[None]] = []
         self.waits_by_run: dict[int, Waits] = {}  # of the runs held here that wait for events
         self._event_hint = Wakeup(clock)
@@ -140,6 +143,7 @@ class Worker:
         self.automatic = automatic
         self._stopping = False
         self._drained = asyncio.Event()
+        self.told_to_end, self._ending = asyncio.Event(), None
         size = self.settings.concurrency
         self.threads = ThreadPools(steps=size, workflows=size * (1 + _HELD_RUNS_PER_SLOT))
         self.committer = Committer(self.backend, self.clock, self.circuits, self._forwarder)
@@ -218,6 +222,11 @@ class Worker:
 
     async def stop(self, grace: float | None = None) -> None:
         """Let steps and claims in flight end within the grace period; release all other runs; deregister."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._stop(grace), name="redrive stop")
+        await self._ending
+
+    async def _stop(self, grace: float | None) -> None:
         self._stopping = True
         for execution in self.executions:
             execution.drain()
@@ -262,7 +271,7 @@ class Worker:
     async def kill(self) -> None:
         """End as a crash would: nothing is released and nothing more is sent."""
         self._stopping = True
-        tasks = [*self.services, *self.held.tasks]
+        tasks = [*self.services, *self.held.tasks, *filter(None, [self._ending])]
         for execution in self.executions:
             execution.detach()
         for task in tasks:
@@ -394,10 +403,21 @@ class Worker:
 
     def on_heartbeat(self, beat: HeartbeatReply) -> None:
         """Handle a heartbeat's answer."""
+        if beat.drain and not self._stopping:
+            self._end_as_told(beat.alive)
         if beat.alive:
             self.report.handle_answer(beat)
         elif not self._stopping:
             self.spawn(self._enlist_again())
+
+    def _end_as_told(self, alive: bool) -> None:
+        """Stop, because an operator drained this worker, or retired it, which took all its runs."""
+        log.warning("worker %d was %s by an operator: it ends", self.id, "drained" if alive else "retired")
+        if not alive:
+            self._detach_all()
+        self._stopping = True
+        self.told_to_end.set()
+        self._ending = asyncio.create_task(self._stop(None), name="redrive stop")
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task until it is done, or the worker ends."""
@@ -413,13 +433,17 @@ class Worker:
         """Detach all runs and begin again under another id: the store declared this worker dead."""
         log.warning("worker %d was declared dead: it detaches its runs and enlists again", self.id)
         self.count_lost_runs(len(self.held.by_id), lease=True)
-        for execution in self.executions:
-            execution.detach()
-        self.committer.forget()
+        self._detach_all()
         self.id = 0  # runs that are being started or claimed for the old id must not be begun
         await self.lease.stop()
         await self._enlist()
         self.wakeup.notify()
+
+    def _detach_all(self) -> None:
+        """Forget all runs, which other workers hold from now on."""
+        for execution in self.executions:
+            execution.detach()
+        self.committer.forget()
 
 
 def make_unreadable_outcome(claimed: ClaimedRun, error: Exception) -> WorkflowFailed:

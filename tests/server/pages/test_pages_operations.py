@@ -397,6 +397,31 @@ def test_crashed_workers_are_distinguished_from_stopped_workers(site: World) -> 
     assert (states["crashed-0"], states["stopped"]) == ("CRASHED", "STOPPED")
 
 
+def test_owners_drain_and_retire_workers(site: World) -> None:
+    async def enlist(name: str, lease: int, token: str = "") -> int:
+        async with opened(site.url) as store:
+            nothing = Catalogue(version="1", workflows=(), steps=())
+            new = NewWorker(name=name, version="1", workflows=("fulfil",), lease=lease, token=token)
+            return await store.enlist(new, nothing)
+
+    worker = asyncio.run(enlist("to-be-drained", 3_600_000_000, token="t"))
+    with of_role(site, "ADMIN") as client:
+        assert '/workers/drain"' not in client.get("/workers").text
+        assert sent(client, "/policies", "/workers/drain", id=str(worker)).status_code == 403
+    with of_role(site, "OWNER") as client:
+        assert f"Running to-be-drained remote, number {worker} 0" in Looked(client.get("/workers").text).text
+        drained = sent(client, "/workers", "/workers/drain", id=str(worker), reason="a new machine")
+        assert drained.headers["location"] == "/app/workers"
+        assert "Draining to-be-drained" in Looked(client.get("/workers").text).text
+        assert sent(client, "/workers", "/workers/retire", id=str(worker)).status_code == 303
+        assert "Stopped to-be-drained" in Looked(client.get("/workers").text).text
+        assert sent(client, "/policies", "/workers/retire", id=str(worker)).status_code == 404
+        assert sent(client, "/policies", "/workers/drain", id="\u0661").status_code == 404
+        assert sent(client, "/policies", "/workers/restart", id=str(worker)).status_code == 404
+        log = Looked(client.get("/audit?tenant=*").text).text
+        assert ("A worker was drained" in log, "A worker was retired" in log) == (True, True)
+
+
 def test_queues_show_the_number_and_age_of_waiting_runs(site: World) -> None:
     for _ in range(2):
         assert (

@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from store_kit import HOUR, LEASE, SECOND, Kit, becomes, catalogue, entry, writes
+from store_kit import HOUR, LEASE, SECOND, Kit, becomes, catalogue, entry, noted, writes
 
 from redrive.core.run_options import StepOptions
 from redrive.core.states import RunStatus, StepStatus
@@ -14,7 +14,7 @@ from redrive.core.transitions import Transition
 from redrive.store.chores import PurgeRequest
 from redrive.store.circuits import SuccessCount
 from redrive.store.claims import ClaimRequest
-from redrive.store.filters import CircuitFilter
+from redrive.store.filters import AuditFilter, CircuitFilter
 from redrive.store.port import Store
 from redrive.store.workers import NewWorker, Receipt, StaleBatch, recent_crashes
 
@@ -343,3 +343,69 @@ async def test_each_batch_of_a_remote_worker_is_written_once_and_with_its_answer
         assert (await kit.everything(other), await kit.store.remote_worker(worker)) == (before, row)
     assert [each.index for each in await kit.store.journal(one.id)] == [0, 1, 2]
     assert (await kit.look(one)).output == "7"
+
+
+async def test_a_drained_worker_keeps_its_runs_and_gets_no_more(kit: Kit) -> None:
+    worker, run = await kit.held()
+    await kit.start()
+    assert not (await beat(kit.store, worker)).drain
+    line = noted("worker.drained", tenant="", subject=str(worker))
+    assert await kit.store.drain_worker(worker, line)
+    assert not await kit.store.drain_worker(worker, line)
+    answer = await beat(kit.store, worker)
+    assert (answer.alive, answer.drain, answer.held) == (True, True, {run.id})
+    assert (await kit.claim(worker)).runs == []
+    started = await kit.store.start([kit.new(), kit.new()], worker=worker)
+    started += await kit.store.start([kit.new()], worker=worker)
+    assert [each.claimed for each in started] == [None] * 3
+    (result,) = await kit.store.apply([writes(run, entry())], worker=worker)
+    assert result.kept
+    (row,) = await kit.store.workers()
+    assert (row.draining, row.remote, row.is_alive_at(kit.store.now())) == (True, False, True)
+    lines = await kit.store.audit(AuditFilter(event="worker.drained"), limit=10, cursor=None)
+    assert [each.subject for each in lines.items] == [str(worker)]
+
+
+async def test_a_retired_worker_loses_its_runs_without_a_death(kit: Kit) -> None:
+    worker, run = await kit.held()
+    line = noted("worker.retired", tenant="", subject=str(worker))
+    assert await kit.store.retire_worker(worker, line)
+    assert not await kit.store.retire_worker(worker, line)
+    assert not await kit.store.drain_worker(worker, line)
+    answer = await beat(kit.store, worker)
+    assert (answer.alive, answer.drain) == (False, True)
+    (result,) = await kit.store.apply([writes(run, entry())], worker=worker)
+    assert not result.kept
+    (orphaned,) = await kit.store.expire_workers()
+    assert (orphaned.id, orphaned.state) == (worker, "STOPPED")
+
+
+async def test_runs_that_a_remote_worker_sits_on_are_counted(kit: Kit) -> None:
+    new = NewWorker(name="far", version="v1", workflows=("w",), lease=LEASE, token="t")
+    far, near = await kit.store.enlist(new, catalogue("v1", "w")), await kit.worker()
+    await kit.start(4)
+    idle, busy, ended = (await kit.claim(far, capacity=3)).runs
+    await kit.claim(near)
+    await kit.store.apply([writes(busy, entry(0, StepStatus.RUNNING))], worker=far)
+
+    async def stalled() -> dict[int, int]:
+        return dict((await kit.store.count_held_by_worker()).stalled)
+
+    assert (await kit.store.count_held_by_worker()).held == {far: 3, near: 1}
+    kit.clock.move(10 * LEASE)
+    assert await stalled() == {}
+    kit.clock.move(1)
+    assert await stalled() == {far: 2}
+    assert (await kit.store.stats()).stalled == 2
+    (row, _) = sorted(await kit.store.workers(), key=lambda each: each.id)
+    assert bool(row.remote)
+
+    receipt = Receipt(worker=far, tenant="", number=1, digest="d", make_answer=lambda _: "[]")
+    end = becomes(ended, RunStatus.SUCCESS, output="1", take=True)
+    assert (await kit.store.apply([end], worker=far, receipt=receipt))[0].kept
+    assert await stalled() == {}, "the worker reported something"
+    kit.clock.move(10 * LEASE + 1)
+    assert await stalled() == {far: 1}
+    await kit.store.retire_worker(far, noted())
+    assert await stalled() == {}
+    assert idle.id in {each.run.id for each in await kit.store.held(far)}

@@ -65,6 +65,13 @@ async def _run_checks(context: RequestContext, span: Callable[[float], str]) -> 
         text = N("{n} worker crashed in the last hour.|{n} workers crashed in the last hour.")
         yield N("Workers"), "bad" if crashes >= CRASH_LOOP else "warn", text, {"n": crashes}
 
+    if stalled := sum(worker.stalled for worker in workers):
+        text = N(
+            "{n} run is held by a remote worker that has reported nothing for ten leases."
+            "|{n} runs are held by remote workers that have reported nothing for ten leases."
+        )
+        yield N("Workers"), "bad", text, {"n": stalled}
+
     workflows = await list_known_workflows(context)
     for workflow in workflows:
         if workflow.unclaimable:

@@ -123,6 +123,7 @@ STATES = {
     "CLOSED": StateLabel(N("Closed"), "good", "check"),
     "HALF_OPEN": StateLabel(N("Testing"), "warn", "half"),
     "DONE": StateLabel(N("Done"), "good", "check"),
+    "DRAINING": StateLabel(N("Draining"), "warn", "clock"),
     "STOPPED": StateLabel(N("Stopped"), "off", "ban"),
     "PAUSED": StateLabel(N("Paused"), "wait", "pause"),
     "CRASHED": StateLabel(N("Crashed"), "bad", "alert"),

@@ -289,5 +289,17 @@ async def list_workers(request: Request, context: Context) -> Response:
         workers=workers[:_MAX_SHOWN_WORKERS],
         hidden=max(0, len(workers) - _MAX_SHOWN_WORKERS),
         crashes=sum(worker.recent for worker in workers),
+        stalled=sum(worker.stalled for worker in workers),
         loop=CRASH_LOOP,
     )
+
+
+@workflow_routes.post("/workers/{way}", **requires(Permission.MANAGE_WORKERS))
+async def end_worker(request: Request, context: Context, way: str, form: SentForm) -> Response:
+    """Drain a worker, or take all runs back from it."""
+    desk, id = make_workflows_desk(context), form.get("id")
+    actions = {"drain": desk.drain_worker, "retire": desk.retire_worker}
+    if way not in actions:
+        raise NotFound(Reason(ReasonCode.ACTION_UNKNOWN, given=way, known=tuple(actions)))
+    await actions[way](int(id) if id.isascii() and id.isdigit() and len(id) < 17 else 0, **_read_actor(context, form))
+    return redirect_to(make_view(request).url("/workers"))

@@ -127,6 +127,14 @@ async def list_workers(context: Context) -> list[KnownWorker]:
     return await list_known_workers(context)
 
 
+WorkerId = Annotated[int, Path(ge=0, le=2**53, description="The id of a worker, as the list shows it.")]
+
+
+add_operations(
+    settings_routes, make_workflows_desk, Workflows.drain_worker, Workflows.retire_worker, types={"id": WorkerId}
+)
+
+
 @serve(settings_routes, Workflows.pause)
 async def pause_workflow(context: Context, name: Name) -> None:
     """Stop workers from claiming runs of a workflow, of any tenant; running ones stop when they next wait."""

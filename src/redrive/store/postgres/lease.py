@@ -128,14 +128,14 @@ async def renew_lease(
 ) -> HeartbeatReply:
     """Renew the lease of a live worker and record the heartbeats of its steps."""
     entries = sorted(heartbeats)
-    now, alive, held = await session.row(
+    now, alive, held, drain = await session.row(
         WORKERS["beat"],
         worker=worker,
         runs=[run for run, _ in entries],
         indexes=[index for _, index in entries],
         details=[heartbeats[entry] for entry in entries],
     )
-    return HeartbeatReply(alive=alive, held=frozenset(held), now=session.clock.observe(now))
+    return HeartbeatReply(alive=alive, held=frozenset(held), now=session.clock.observe(now), drain=drain)
 
 
 async def expire_workers(session: PostgresSession, *, certain: bool) -> tuple[list[WorkerRow], list[int]]:

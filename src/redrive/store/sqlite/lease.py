@@ -107,4 +107,5 @@ def _beat(con: sqlite3.Connection, now: int, worker: int, heartbeats: _Heartbeat
             ],
         )
     held = frozenset(row[0] for row in con.execute(SQL["held_ids"], {"worker": worker}))
-    return HeartbeatReply(alive=alive, held=held, now=now)
+    drain = any(row[0] for row in con.execute(SQL["is_draining"], {"worker": worker}))
+    return HeartbeatReply(alive=alive, held=held, now=now, drain=drain)

@@ -36,7 +36,7 @@ WHERE (run, idx) IN (
       AND NOT (t.deaths > 0 AND EXISTS (
           SELECT 1 FROM redrive.step_tasks AS s
           WHERE s.worker = CAST(:worker AS bigint) AND s.status = 'TAKEN' AND s.deaths > 0))
-      AND EXISTS (SELECT 1 FROM redrive.workers AS w WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE')
+      AND EXISTS (SELECT 1 FROM redrive.workers AS w WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE' AND NOT w.draining)
       AND (CAST(:everywhere AS boolean) OR EXISTS (
           SELECT 1 FROM redrive.runs AS r WHERE r.id = t.run AND r.workflow = ANY (CAST(:workflows AS text[]))))
     ORDER BY t.queue, t.tenant, t.due_at LIMIT CAST(:most AS bigint) FOR NO KEY UPDATE OF t SKIP LOCKED)

@@ -26,10 +26,33 @@ WHERE c.options <> excluded.options OR c.schema_in <> excluded.schema_in OR c.sc
 -- name: all_workers
 -- The live workers and the newest others, newest first.
 SELECT w.id, w.name, w.version, w.state, w.workflows, w.started_at, w.beat_at, w.lease_until, w.queues, w.versions, w.pins,
-       (SELECT v.seq FROM redrive.versions AS v WHERE v.version = w.version)
+       (SELECT v.seq FROM redrive.versions AS v WHERE v.version = w.version),
+       w.draining, EXISTS (SELECT 1 FROM redrive.remote_workers AS m WHERE m.worker = w.id) AS remote
 FROM redrive.workers AS w
 WHERE w.state = 'LIVE' OR w.id > (SELECT MAX(x.id) FROM redrive.workers AS x) - CAST(:most AS bigint)
 ORDER BY w.id DESC;
+
+-- name: drain
+-- Have a live worker begin nothing more, and end; no row if it was told before.
+UPDATE redrive.workers SET draining = true WHERE id = CAST(:worker AS bigint) AND state = 'LIVE' AND NOT draining
+RETURNING id;
+
+-- name: count_held_by_worker
+-- The number of runs that each worker holds.
+SELECT r.worker, COUNT(*) FROM redrive.runs AS r WHERE r.worker IS NOT NULL GROUP BY r.worker;
+
+-- name: count_stalled
+-- The runs that live remote workers have held for ten leases without reporting an outcome, by worker. Runs with an
+-- attempt under way do not count, because it has a time limit; nor those that woke only now.
+SELECT w.id, COUNT(*)
+FROM redrive.remote_workers AS m
+/* CROSS */ JOIN redrive.workers AS w ON w.id = m.worker AND w.state = 'LIVE'
+/* CROSS */ JOIN redrive.runs AS r /* INDEXED BY runs_held */ ON r.worker = w.id
+WHERE m.answered_at < :now - 10 * w.lease AND w.started_at < :now - 10 * w.lease
+  AND r.started_at < :now - 10 * w.lease AND r.status <> 'SLEEPING' AND r.available_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM redrive.entries AS e
+                  WHERE e.run = r.id AND (e.status = 'RUNNING' OR e.wake_at > :now - 10 * w.lease))
+GROUP BY w.id;
 
 -- name: lease_of
 -- The length of a worker's lease.

@@ -330,7 +330,8 @@ CREATE TABLE redrive.workers (
     beat_at     bigint NOT NULL,
     lease_until bigint NOT NULL,
     counted     bigint NOT NULL DEFAULT 0,
-    suspects    text   NOT NULL DEFAULT '[]'
+    suspects    text   NOT NULL DEFAULT '[]',
+    draining    boolean NOT NULL DEFAULT false
 );
 
 -- Workers that reach the store through a server, with the token that registered each. Tenant '' stands for all.
@@ -1876,7 +1877,7 @@ GRANT SELECT ON redrive.notices, redrive.notice_lanes, redrive.notifications, re
 
 -- What all tenants share, and what the functions that write transitions read for every caller.
 GRANT SELECT ON redrive.catalogue, redrive.versions, redrive.pauses, redrive.sinks, redrive.sink_topics TO redrive_app;
-GRANT SELECT (id, state, version, lease_until) ON redrive.workers TO redrive_app;
+GRANT SELECT (id, state, version, lease_until, draining) ON redrive.workers TO redrive_app;
 
 -- Only the engine compares secrets: no tenant's transaction reads a hash.
 GRANT SELECT (id, email, home, created_at, disabled_at), INSERT ON redrive.access_users TO redrive_app;

@@ -106,6 +106,7 @@ WITH clock AS (
 ), claimer AS MATERIALIZED (
     SELECT w.id, w.version, CAST(w.versions AS json) AS versions, CAST(w.pins AS json) AS pins
     FROM redrive.workers AS w WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE'
+      AND NOT w.draining
     FOR SHARE
 ), picked AS MATERIALIZED (
     SELECT r.id FROM claimer CROSS JOIN clock CROSS JOIN unnest(CAST(:ids AS bigint[])) WITH ORDINALITY AS w (id, n)

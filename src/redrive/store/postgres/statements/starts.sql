@@ -22,7 +22,7 @@ WITH clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
 ), taker AS MATERIALIZED (
     SELECT w.id, w.version FROM redrive.workers AS w
-    WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE' AND CAST(:delay AS bigint) <= 0
+    WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE' AND NOT w.draining AND CAST(:delay AS bigint) <= 0
       AND NOT EXISTS (SELECT 1 FROM redrive.pauses AS p WHERE p.workflow = CAST(:workflow AS text) OFFSET 0)
 ), accepted AS (
     INSERT INTO redrive.runs (id, public_id, tenant, workflow, queue, rank, status, available_at, worker, fence,
@@ -57,7 +57,7 @@ WITH clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
 ), taker AS MATERIALIZED (
     SELECT w.id, w.version, ARRAY(SELECT p.workflow FROM redrive.pauses AS p) AS paused
-    FROM redrive.workers AS w WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE'
+    FROM redrive.workers AS w WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE' AND NOT w.draining
 ), wanted AS MATERIALIZED (
     SELECT nextval('redrive.runs_id_seq') AS id, clock.now, w.public_id,
            COALESCE(w.tenant, (CAST(:tenants AS text[]))[1]) AS tenant,

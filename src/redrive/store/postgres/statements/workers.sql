@@ -1,10 +1,11 @@
 -- Workers, where SQLite and PostgreSQL differ: the end of a worker, and its heartbeats.
 
 -- name: retire
--- Mark a worker as stopped, after its last write. Runs that it still holds are orphans at once.
-UPDATE redrive.workers AS w SET state = 'STOPPED'
+-- Mark a worker as stopped, after its last write; `ordered`: by an operator, so that it ends. Runs that it still holds are
+-- orphans at once.
+UPDATE redrive.workers AS w SET state = 'STOPPED', draining = w.draining OR CAST(:ordered AS boolean)
 FROM (SELECT pg_advisory_xact_lock(redrive.gate(CAST(:worker AS bigint)))) AS alone
-WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE';
+WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE' RETURNING w.id;
 
 -- name: beat
 -- Renew the lease of a live worker, record the heartbeats of its steps, which move the limits of their attempts, and
@@ -31,4 +32,6 @@ WITH clock AS (
 ), held_ids AS (
     SELECT r.id FROM redrive.runs AS r WHERE r.worker = CAST(:worker AS bigint)
 )
-SELECT clock.now, EXISTS (SELECT 1 FROM renew_lease) AS alive, ARRAY(SELECT id FROM held_ids) AS held FROM clock;
+SELECT clock.now, EXISTS (SELECT 1 FROM renew_lease) AS alive, ARRAY(SELECT id FROM held_ids) AS held,
+       COALESCE((SELECT w.draining FROM redrive.workers AS w WHERE w.id = CAST(:worker AS bigint)), false) AS is_draining
+FROM clock;

@@ -343,7 +343,8 @@ CREATE TABLE workers (
     beat_at     INTEGER NOT NULL,
     lease_until INTEGER NOT NULL,
     counted     INTEGER NOT NULL DEFAULT 0,
-    suspects    TEXT    NOT NULL DEFAULT '[]'
+    suspects    TEXT    NOT NULL DEFAULT '[]',
+    draining    INTEGER NOT NULL DEFAULT 0
 );
 
 -- Workers that reach the store through a server, with the token that registered each. Tenant '' stands for all.

@@ -2,7 +2,7 @@
 
 -- name: worker_version
 -- The version of a worker that may claim, and the versions and pins of its workflows.
-SELECT version, versions, pins FROM workers WHERE id = ? AND state = 'LIVE';
+SELECT version, versions, pins FROM workers WHERE id = ? AND state = 'LIVE' AND NOT draining;
 
 -- name: lanes
 -- The first run of each lane after a position. The query skips through the index lane by lane, to the next pin, else

@@ -21,7 +21,7 @@ SELECT COALESCE(max(seq), 0) FROM sqlite_sequence WHERE name = 'runs';
 
 -- name: starting_worker
 -- The version of a live worker that claims the runs it starts, and the paused workflows.
-SELECT version, (SELECT json_group_array(workflow) FROM pauses) FROM workers WHERE id = ? AND state = 'LIVE';
+SELECT version, (SELECT json_group_array(workflow) FROM pauses) FROM workers WHERE id = ? AND state = 'LIVE' AND NOT draining;
 
 -- name: insert_run
 -- Insert a run, unclaimed or claimed by the worker that starts it.

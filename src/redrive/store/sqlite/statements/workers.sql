@@ -1,12 +1,16 @@
 -- Workers, where SQLite and PostgreSQL differ: the end of a worker, and its heartbeats.
 
 -- name: retire
--- Mark a worker as stopped. Runs that it still holds are orphans at once.
-UPDATE workers SET state = 'STOPPED' WHERE id = :worker AND state = 'LIVE';
+-- Mark a worker as stopped; `ordered`: by an operator, so that it ends. Runs that it still holds are orphans at once.
+UPDATE workers SET state = 'STOPPED', draining = draining OR :ordered WHERE id = :worker AND state = 'LIVE' RETURNING id;
 
 -- name: renew_lease
 -- Renew the lease of a live worker; a dead one stays dead.
 UPDATE workers SET beat_at = :now, lease_until = :now + lease WHERE id = :worker AND state = 'LIVE' RETURNING id;
+
+-- name: is_draining
+-- True if a worker should end.
+SELECT draining FROM workers WHERE id = :worker;
 
 -- name: held_ids
 -- The runs that a worker holds.
