@@ -134,6 +134,8 @@ export interface WorkerOptions extends ConnectionOptions {
   /** How long the server waits for a silent worker before it gives its tasks to others. Default: "30s". */
   lease?: Duration;
   log?: Log;
+  /** Keys that decrypt inputs and encrypt outputs and errors. Default: the variable REDRIVE_ENCRYPTION_KEYS. */
+  encryptionKeys?: string;
 }
 
 export class Worker {

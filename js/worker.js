@@ -4,6 +4,7 @@ import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Connection, isTemporary, pause } from "./client.js";
 import { describeError, milliseconds, RedriveError, TaskCancelled } from "./errors.js";
+import { Sealing } from "./sealing.js";
 
 const LONGEST_POLL = 20_000;
 const POLL_LIMIT = LONGEST_POLL + 15_000;
@@ -26,8 +27,8 @@ class Attempt {
   }
 
   /** Call the function of the step; end after its time limit even if it ignores the signal. */
-  async execute(handler, context) {
-    const { timeout_ms: limit, heartbeat_timeout_ms: patience, input } = this.task;
+  async execute(handler, input, context) {
+    const { timeout_ms: limit, heartbeat_timeout_ms: patience } = this.task;
     const { signal } = this.controller;
     signal.throwIfAborted();
     const expire = (what, ms) => this.controller.abort(new DOMException(`no ${what} within ${ms} ms`, "TimeoutError"));
@@ -85,16 +86,18 @@ export class Worker {
   #failed = new AbortController(); // the server refuses this worker: nothing can be reported any more
   #id = 0;
   #registering = null;
+  #sealing;
   #freed = () => {};
   #begins = new Batches((items) => this.#sendAll("begin", { tickets: items.map(({ ticket }) => ticket) }));
   #answers = new Batches((items) => this.#sendAll("settle", { answers: items.map(({ ticket, body }) => ({ ticket, ...body })) }));
 
-  constructor({ queue, name = `${hostname()}-${process.pid}`, concurrency = 10, lease = "30s", log = console, ...rest }) {
+  constructor({ queue, name = `${hostname()}-${process.pid}`, concurrency = 10, lease = "30s", log = console, encryptionKeys, ...rest }) {
     if (!queue) throw new RedriveError("queue missing: pass { queue }, the name that the steps have in remote=");
     if (!Number.isInteger(concurrency) || concurrency < 1) {
       throw new RedriveError(`concurrency invalid: give a whole number above 0 instead of ${concurrency}`);
     }
     this.#connection = new Connection(rest);
+    this.#sealing = Sealing.read(encryptionKeys);
     Object.assign(this, { queue, name, concurrency, log, lease: milliseconds(lease, "lease") });
   }
 
@@ -176,7 +179,8 @@ export class Worker {
       const wanted = { queue: this.queue, steps: [...this.#handlers.keys()], capacity: free, wait_ms: LONGEST_POLL };
       try {
         // Tasks are only reserved: those of an answer that is lost were never begun, and use up no attempt.
-        const { tasks } = await this.#post("steps/poll", { ...wanted, begin: false }, { signal, limit: POLL_LIMIT });
+        const body = { ...wanted, begin: false, ...(this.#sealing && { keys: true }) };
+        const { tasks } = await this.#post("steps/poll", body, { signal, limit: POLL_LIMIT });
         for (const task of tasks) if (!signal.aborted) this.#attempt(task);
         failures = 0;
       } catch (error) {
@@ -240,17 +244,20 @@ export class Worker {
       idempotencyKey: task.idempotency_key, correlationId: task.correlation_id, traceparent: task.traceparent,
       signal: controller.signal, heartbeat: (details = null) => this.#heartbeat(attempt, path, details),
     };
+    const sealing = this.#sealing;
     try {
-      const output = (await attempt.execute(this.#handlers.get(task.step), context)) ?? null;
+      const input = Sealing.open(sealing, task.input, task.tenant);
+      const output = (await attempt.execute(this.#handlers.get(task.step), input, context)) ?? null;
       JSON.stringify({ output }); // throws for values that JSON cannot hold
-      return ["complete", { output }];
+      return ["complete", { output: sealing ? sealing.seal(output, task.tenant) : output }];
     } catch (error) {
-      return ["fail", describeError(error)];
+      const body = describeError(error);
+      return ["fail", sealing ? sealing.sealError(body, task.tenant) : body, body.error.message];
     }
   }
 
   /** Send the answer until the server has recorded or refused it. */
-  async #report(attempt, path, [call, body]) {
+  async #report(attempt, path, [call, body, message]) {
     if (!attempt.wanted) throw attempt.controller.signal.reason;
     const { ticket, run_id, step, attempt: number } = attempt.task;
     let reply;
@@ -262,14 +269,15 @@ export class Worker {
       reply = await this.#persist(`${path}/fail`, { error: refused, non_retryable: true });
     }
     if (reply.status === "SUCCESS") return;
-    const why = reply.problem ?? body.error?.message;
+    const why = reply.problem ?? message;
     this.log.warn("step failed", { run_id, step, attempt: number, status: reply.status, next_in_ms: reply.next_in_ms, why });
   }
 
   async #heartbeat(attempt, path, details) {
     try {
       attempt.touch();
-      const { cancelled } = await this.#post(`${path}/heartbeat`, { details });
+      const sent = this.#sealing && details !== null ? this.#sealing.seal(details, attempt.task.tenant) : details;
+      const { cancelled } = await this.#post(`${path}/heartbeat`, { details: sent });
       if (cancelled && !attempt.ended) attempt.drop("the run was cancelled, or the task was taken away");
     } catch (error) {
       if (error.status === 404 && !attempt.ended) attempt.drop("the task was taken away");

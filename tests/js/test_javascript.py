@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from test_remote_workers import Remote, remote
 
 from redrive import Redrive, RetryPolicy
 from redrive.core.roles import Role
+from redrive.errors import RunFailed
 from redrive.store.accounts import NewToken
 
 __all__ = ["remote"]
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.heavy
 HERE = Path(__file__).parent
 PACKAGE = HERE.parents[1] / "js"
 PATIENCE = 90
-MOST_LINES = {".js": 560, ".ts": 200}
+MOST_LINES = {".js": 640, ".ts": 200}
 MOST_BYTES = 30_000
 
 
@@ -123,6 +125,39 @@ async def test_the_examples_work(remote: Remote) -> None:
             assert "nothing to print for A-2" in await run_node(variables, client, "A-2", "0", code=1)
             working.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(working.wait(), PATIENCE) == 0
+
+
+async def test_a_worker_with_the_key_decrypts_inputs_and_encrypts_answers(remote: Remote) -> None:
+    key = base64.b64encode(bytes(range(32))).decode()
+    app = remote.app(encryption_keys=key, url=f"{remote.process.address}?tenant=acme")
+
+    @app.step(remote="js-sealed", name="js-sealed", retry=RetryPolicy(max_retries=0), timeout="30s")
+    async def greet(name: str, number: int) -> dict[str, str]: ...
+
+    @app.workflow(name="js-sealed-run")
+    async def sealed_run(name: str, number: int = 0) -> str:
+        return (await greet(name, number))["greeting"]
+
+    variables = await environment(remote)
+    keyed = {**variables, "REDRIVE_ENCRYPTION_KEYS": key}
+    owner = {"url": remote.process.address, "token": variables["REDRIVE_TOKEN"]}
+    async with app, running_node(keyed, HERE / "sealed_worker.mjs"):
+        good = await sealed_run.start("Łucja", tenant="acme")
+        assert await good.result("60s") == "dzień dobry Łucja"
+        bad = [await sealed_run.start("Łucja", number, tenant="acme") for number in (1, 2)]
+        for number, each in enumerate(bad, 1):
+            with pytest.raises(RunFailed, match=f"account of Łucja number {number} is closed"):
+                await each.result("60s")
+        async with Redrive(**owner, encryption_keys=key).client() as client:
+            letters = [await client.dlq.get(each.id) for each in bad]
+            assert [each.details for each in letters] == [{"name": "Łucja"}] * 2
+            assert len({each.fingerprint for each in letters}) == 1
+        async with Redrive(**owner, encryption_keys="").client() as client:
+            step = (await client.runs.get(good.id)).steps[0]
+            for value in (step.input, step.output):
+                assert list(value) == ["sealed"]
+            letter = await client.dlq.get(bad[0].id)
+            assert "Łucja" not in f"{letter.message} {letter.stack} {letter.details}"
 
 
 class HeldWorker:

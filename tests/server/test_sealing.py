@@ -17,7 +17,7 @@ import asyncpg
 import cluster
 import httpx2
 import pytest
-from server_kit import HERE, PATIENCE, PREFIX, Process, World, populated
+from server_kit import HERE, PATIENCE, PREFIX, SECRET, Process, World, populated
 
 import redrive
 from redrive import FailureEvent, Redrive, RetryPolicy
@@ -332,6 +332,15 @@ async def test_what_needs_the_key_is_refused_and_says_so(served: Sealed) -> None
                 assert page.status_code == 200, path
                 assert phrase in page.text, (path, page.text)
                 assert "enc1:" not in page.text
+    # A worker beside the store starts, although it cannot read the newest run.
+    own = "plain" if served.world.is_sqlite else SERVER_KEY
+    beside = Redrive(served.world.url, secret_key=SECRET, encryption_keys=own)
+
+    @beside.workflow
+    async def beside_the_store() -> None: ...
+
+    async with beside:
+        pass
     keyless = served.app(keys="", url=served.process.address)
     register(keyless)
     with pytest.raises(InputError, match="sealed_"):

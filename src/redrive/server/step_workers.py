@@ -28,7 +28,6 @@ from redrive.server.problem_responses import ProblemError
 from redrive.server.worker_input import check_fields, make_request_error
 from redrive.settle.step_queues import StepQueues
 from redrive.settle.step_tasks import TaskReport, read_run_options, read_step_options
-from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import Store
 from redrive.store.step_tasks import TaskCase, TaskClaim, TaskHeartbeat, TaskStatus
 
@@ -168,7 +167,7 @@ class StepWorkers:
         if index not in entries or entries[index].status is not StepStatus.SUCCESS:
             return None
         result = entries[index].output
-        return None if result is None or isinstance(result, Unreadable) else _make_raw(result)
+        return None if result is None else _make_raw(result)
 
     async def beat(self, session: WorkerSession, beats: Sequence[tuple[str, str | None]]) -> list[str]:
         """Record heartbeats of tasks; return the tickets whose tasks the worker should stop."""

@@ -28,6 +28,7 @@ from redrive.core.journal import EntryRow
 from redrive.core.json_edit import Change
 from redrive.core.outbox import DeliveryResult
 from redrive.core.retry import RetryDecision
+from redrive.core.run_options import takes_sealed
 from redrive.core.secret_text import is_sealed
 from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import ConfigurationError, InputError
@@ -328,12 +329,15 @@ async def refuse_unreadable(store: Store) -> None:
     """Refuse to start if this process cannot read the newest run with its keys.
 
     Missing or wrong keys are noticed this way before any run is claimed. Without encryption the check costs next
-    to nothing.
+    to nothing. A run whose remote workers encrypt its payloads is not for this process.
     """
     newest = await store.runs(RunFilter(), limit=1, cursor=None)
     for row in newest.items:
         run = await store.run(row.public_id)
         if run is not None and isinstance(run.input, Unreadable):
+            known = await store.known([run.workflow], tenant=run.tenant)
+            if any(each.kind == "workflow" and takes_sealed(each.options) for each in known):
+                continue
             raise ConfigurationError(
                 f"the input of run {run.public_id}, the newest in the store, cannot be read: "
                 f"{run.input.why}. Nothing was started, and nothing is lost"
