@@ -15,8 +15,10 @@ from engines import KINDS, OnStore, on
 import redrive
 from redrive import Answer, Manual, NonRetryable, Redrive, TaskFilter, WaitExpired
 from redrive.app.runtime import Desk
+from redrive.core.idempotency import letter_id
 from redrive.core.roles import Role
 from redrive.desk.models import Caller, Task
+from redrive.desk.preview import DryRun
 from redrive.errors import Conflict, InputError, MisusedStep, NotAllowed, NotFound, StepFailed
 from redrive.testing import Engine, crash_everywhere
 
@@ -270,6 +272,44 @@ async def test_a_replay_keeps_answers_and_asks_anew_where_it_repeats(on_store: O
         (anew,) = await e.tasks()
         assert anew.replaces == task.id
         assert anew.run_id != task.run_id
+
+
+@app.step
+async def pay_back(cents: int) -> int:
+    if cents > 100:
+        raise NonRetryable("too much")
+    return cents
+
+
+@app.workflow
+async def approved_refund(cents: int) -> str:
+    answer = await redrive.ask("Refund?", options=["approve", "reject"])
+    return f"{answer.value} {await pay_back(cents)}"
+
+
+async def test_a_replay_with_another_input_can_ask_again(on_store: OnStore) -> None:
+    async with on_store(app) as e:
+        handles = [await approved_refund.start(500) for _ in range(2)]
+        for _ in handles:
+            await e.answer("approve", by=BOB)
+        kept, anew = [letter_id((await e.finish(handle)).id) for handle in handles]
+        change: dict[str, Any] = {"patch": {"cents": 50}, "by": ANN}
+        plan = await app.dlq.replay(kept, dry_run=True, **change)
+        assert isinstance(plan, DryRun)
+        assert [each for each in plan.warnings if each.startswith(f"{BOB} answered at ")]
+        plan = await app.dlq.replay(anew, dry_run=True, ask_again=True, **change)
+        assert isinstance(plan, DryRun)
+        assert not [each for each in plan.warnings if BOB in each]
+        for options in ({"patch": None}, {"mode": "FULL"}):
+            with pytest.raises(InputError, match="ask_again belongs to a replay that changes the input"):
+                await app.dlq.replay(anew, **{**change, **options}, ask_again=True)
+        await app.dlq.replay(kept, **change)
+        assert (await e.finish(handles[0])).value == "approve 50"
+        await app.dlq.replay(anew, ask_again=True, **change)
+        (task,) = await e.tasks(handles[1])
+        assert (task.replaces is None, task.run_id) == (False, handles[1].id)
+        await e.answer("reject", task=task)
+        assert (await e.finish(handles[1])).value == "reject 50"
 
 
 @app.workflow

@@ -10,9 +10,12 @@ import pytest
 
 import redrive
 from redrive import LetterFilter, Redrive
+from redrive.cli.dlq.letter_page import render_letter
 from redrive.core.states import EntryKind, RunStatus
 from redrive.errors import ChildFailed, Conflict, InputError
+from redrive.observability.metrics import make_registry, render_metrics
 from redrive.observability.tracing import set_request_trace
+from redrive.store.filters import RunFilter
 from redrive.testing import engine
 from redrive.worker.waits import Waits
 
@@ -109,6 +112,16 @@ async def test_a_dead_letter_of_a_child_parks_its_parents_and_a_replay_continues
         assert await handle.status() is RunStatus.SLEEPING
         (letter,) = await open_letters(family.app)  # one problem, one letter
         assert letter.workflow == "ship"
+        stats = await e.store.stats()
+        assert (stats.waiting["run"], stats.stuck_parents, stats.oldest_stuck) == (levels, 1, stats.oldest_letter)
+        metrics = render_metrics(make_registry(None, lambda: stats), "")[0].decode()
+        assert f'workflow_waits{{kind="run"}} {levels}.0' in metrics
+        assert "workflow_parents_oldest_letter_age_seconds 36" in metrics  # an hour and a few seconds
+        (child,) = await e.children(handle)
+        assert (child.workflow, child.letter_id) == (("ship", letter.id) if levels == 1 else ("parent", None))
+        parents = (await family.app.runs.list(RunFilter(waits_for=letter.run_id))).items
+        shown = "\n".join(render_letter(await family.app.dlq.get(letter.id), parents))
+        assert f"These runs wait for it: {parents[0].id} (parent)" in shown
         family.broken = False
         await family.app.dlq.replay(letter.id, by="ann")
         assert (await e.finish(handle)).result == "got label A-1" + "!" * (levels - 1)

@@ -193,6 +193,11 @@ def _describe_replay(subject: DecisionSubject, replay: Replay, *, repeated: bool
     return f"{subject.id} runs again, {describe_mode(replay.mode)}: {run}"
 
 
+def _name_options(warning: str) -> str:
+    """Return a warning with the options of the command in the place of those of the API."""
+    return warning.replace("new_operation", "--new-operation").replace("ask_again", "--ask-again")
+
+
 def render_plan(plan: DryRun) -> list[str]:
     """Render a plan, one line for each fact, wrapped for a terminal."""
     given = [escape_line(name) for name in plan.given]
@@ -215,7 +220,7 @@ def render_plan(plan: DryRun) -> list[str]:
             *_render_section("Already done, not run again:", [_describe_reused(step) for step in plan.reused]),
             *_render_section("Runs again:", [*repeated, only_step if plan.mode == ReplayMode.STEP_ONLY else plan.then]),
         ]
-    warnings = [escape_line(warning).replace("new_operation", "--new-operation") for warning in plan.warnings]
+    warnings = [_name_options(escape_line(warning)) for warning in plan.warnings]
     if plan.newest_version is not None:
         warnings += (f"the newest code has no step {escape_line(name)!r} any more" for name in plan.unregistered)
     warnings += (f"circuit {escape_line(key)!r} is open: the run waits until it closes" for key in plan.open_circuits)

@@ -27,6 +27,7 @@ from redrive.core.journal import EntryRow, entry_key
 from redrive.core.run_options import StepOptions
 from redrive.core.saga import LedgerRow, find_unfinished, is_manual, read_ledger
 from redrive.core.states import EntryKind, RunStatus, StepStatus
+from redrive.core.waits import Wait, WaitMode
 from redrive.errors import Conflict, InputError
 from redrive.reasons import Reason, ReasonCode, quote
 
@@ -53,7 +54,8 @@ _ROLLBACK_STATUSES = frozenset({RunStatus.COMPENSATING, RunStatus.COMPENSATED})
 class ReplayRequest:
     """A user's decision to replay. `input`, `patch`, `output` and `skip_steps` hold JSON values.
 
-    `undo` names the compensation to skip, or to mark as done. The user, the reason and the key are not part of it: the
+    `ask_again`: questions that people answered for the original input are asked again. `undo` names the compensation to
+    skip, or to mark as done. The user, the reason and the key are not part of it: the
     same decision of two users is equal.
     """
 
@@ -65,6 +67,7 @@ class ReplayRequest:
     skip_steps: Mapping[str, Any] = field(default_factory=dict)
     retry: dict[str, Any] | None = None
     new_operation: bool = False
+    ask_again: bool = False
     undo: str | None = None
     _encoded: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -81,6 +84,8 @@ class ReplayRequest:
             raise InputError(Reason(ReasonCode.OUTPUT_UNUSED))
         if self.undo is not None and self.mode not in _OUTPUT_MODES:
             raise InputError(Reason(ReasonCode.UNDO_UNUSED))
+        if self.ask_again and (not self.edits or self.mode is ReplayMode.FULL):
+            raise InputError(Reason(ReasonCode.ASK_AGAIN_UNUSED))
         if self.skip_steps and self.mode not in (ReplayMode.FROM_FAILED, ReplayMode.FROM_STEP):
             raise InputError(Reason(ReasonCode.SKIP_STEPS_UNUSED))
 
@@ -109,6 +114,7 @@ class ReplayRequest:
             "skip_steps": dict(self.skip_steps) or None,
             "retry": self.retry,
             "new_operation": self.new_operation or None,
+            "ask_again": self.ask_again or None,
             "undo": self.undo,
         }
         if self.gives_output:
@@ -199,6 +205,8 @@ def plan_replay(target: ReplayTarget, request: ReplayRequest) -> ReplayPlan:
             if _is_at_most_once(cause):
                 raise InputError(Reason(ReasonCode.STEP_CALL_UNCERTAIN, step=cause.name, index=cause.index))
             again = (cause, *cancelled)
+    if request.ask_again:
+        again = (*again, *(entry for entry in standing if entry not in again and find_answer(entry) is not None))
     for entry in cancelled:
         # The step may have happened, so it is executed again only if the user names it.
         if _is_at_most_once(entry) and entry.index != request.from_step and not _is_skipped(entry, request):
@@ -215,6 +223,15 @@ def plan_replay(target: ReplayTarget, request: ReplayRequest) -> ReplayPlan:
         is_loose = request.edits or (cause is not None and _is_recorded_later(entry, cause))
         (loose if is_loose else kept).append(entry)
     return ReplayPlan(failed=failed, next_index=target.next_index, again=again, kept=tuple(kept), loose=tuple(loose))
+
+
+def find_answer(entry: EntryRow) -> dict[str, Any] | None:
+    """Return the recorded answer of a person to a question, with `by` and `at`; None if an entry has none."""
+    if entry.kind is not EntryKind.WAIT or entry.status is not StepStatus.SUCCESS or entry.output is None:
+        return None
+    is_task = Wait.from_json(entry.input or "").mode is WaitMode.TASK
+    found: dict[str, Any] | None = json.loads(entry.output) if is_task else None
+    return found
 
 
 def resolve_step_key(name: str) -> str:

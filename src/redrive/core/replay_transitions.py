@@ -211,6 +211,7 @@ def _build_audit_write(
     details = {
         "from_step": request.from_step,
         "new_operation": request.new_operation or None,
+        "ask_again": request.ask_again or None,
         "input": "edited" if request.edits else None,
         "retry": request.retry,
         "skipped": sorted(request.skip_steps) or None,

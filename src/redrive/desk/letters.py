@@ -148,8 +148,9 @@ class DeadLetters(GroupActions, BulkActions):
 
         `FROM_FAILED` continues at the failed step, `FROM_STEP` at `from_step`, `STEP_ONLY` executes the failed
         step alone, `SKIP` takes `output` for its result, `FULL` starts a new run. `input` or
-        `patch` edit the input, `retry` overrides the policy; `new_operation` gives outside services new
-        idempotency keys. The same decision sent again gets the same answer; another one is a Conflict.
+        `patch` edit the input, and with `ask_again` people are asked again who answered for the original input.
+        `retry` overrides the policy; `new_operation` gives outside services new idempotency keys. The same decision
+        sent again gets the same answer; another one is a Conflict.
         `dry_run` returns what would happen, and changes nothing; for a decision that was made before, it returns
         the answer of that one.
         """

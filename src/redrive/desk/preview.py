@@ -10,7 +10,7 @@ from redrive.core.circuit import CircuitStatus
 from redrive.core.idempotency import flow_key
 from redrive.core.journal import EntryRow, generation_of_call
 from redrive.core.json_edit import Change
-from redrive.core.replay import ReplayMode, resolve_step_key
+from redrive.core.replay import ReplayMode, find_answer, resolve_step_key
 from redrive.core.run_options import StepOptions
 from redrive.core.saga import find_started_runs
 from redrive.core.states import EXECUTED_KINDS, EntryKind, StepStatus
@@ -193,6 +193,9 @@ def _collect_warnings(
         yield Reason(ReasonCode.WORKFLOW_HAS_NO_WORKER, workflow=run.workflow)
     if request.edits and (prepared.decision.plan.kept or prepared.decision.plan.loose):
         yield Reason(ReasonCode.RESULTS_FROM_ORIGINAL_INPUT)
+        for entry in (*prepared.decision.plan.kept, *prepared.decision.plan.loose):
+            if (answer := find_answer(entry)) is not None:
+                yield Reason(ReasonCode.ANSWER_FOR_ORIGINAL_INPUT, by=answer["by"], at=answer["at"])
     if request.edits and not request.new_operation and (names := tuple(step.name for step in again)):
         yield Reason(ReasonCode.SAME_IDEMPOTENCY_KEY, n=len(names), names=names)
     if request.new_operation:

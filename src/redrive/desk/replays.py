@@ -77,7 +77,7 @@ from redrive.store.store import repeat_until_answered
 
 _OBJECT_OPTIONS = frozenset({"input", "patch", "skip_steps"})
 _JSON_OPTIONS = _OBJECT_OPTIONS | {"output"}
-_KNOWN_OPTIONS = _JSON_OPTIONS | {"from_step", "retry", "new_operation", "undo"}
+_KNOWN_OPTIONS = _JSON_OPTIONS | {"from_step", "retry", "new_operation", "ask_again", "undo"}
 
 
 class ReplayOptions(Acting, total=False):
@@ -89,6 +89,7 @@ class ReplayOptions(Acting, total=False):
     output: Any
     retry: RetryPolicy | None
     new_operation: bool
+    ask_again: bool
     idempotency_key: str | None
     tenant: str | None
 
@@ -143,6 +144,7 @@ async def make_replay_request(mode: str, **options: Any) -> ReplayRequest:
         if type(given.get("from_step", 0)) is not int:
             raise InputError(Reason(ReasonCode.FROM_STEP_INVALID, given=quote(given["from_step"])))
         require_bool("new_operation", given.get("new_operation", False))
+        require_bool("ask_again", given.get("ask_again", False))
         if "undo" in given:
             require_text("the name of a compensation", given["undo"])
         retry_json = None if retry is None else retry.to_json()

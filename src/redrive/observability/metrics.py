@@ -65,7 +65,9 @@ METRICS = {
     "workflow_runs_suspect": "Runs whose worker died",
     "workflow_runs_stalled": "Runs that a remote worker holds without reporting anything",
     "workflow_runs_parked": "Runs that wait for a circuit",
-    "workflow_event_waits": "Waits of runs for events",
+    "workflow_waits": "Open waits of runs, by kind: for events, other runs, tasks, remote steps",
+    "workflow_parents_waiting_for_letters": "Runs that wait for a run with an open dead letter",
+    "workflow_parents_oldest_letter_age_seconds": "Age of the oldest dead letter that another run waits for",
     "workflow_unread_events": "Events that were sent to runs and not taken yet",
     "workflow_open_tasks": "Tasks that wait for the answer of a person",
     "workflow_tasks_oldest_age_seconds": "Age of the oldest open task",
@@ -198,7 +200,10 @@ def _store_metrics(found: StoreStats, labels: Counters) -> Iterator[Metric]:
     yield _gauge("workflow_runs_suspect", (), [((), found.suspects)])
     yield _gauge("workflow_runs_stalled", (), [((), found.stalled)])
     yield _gauge("workflow_runs_parked", (), [((), found.parked)])
-    yield _gauge("workflow_event_waits", (), [((), found.waiting)])
+    yield _gauge("workflow_waits", ("kind",), [((kind,), count) for kind, count in found.waiting.items()])
+    yield _gauge("workflow_parents_waiting_for_letters", (), [((), found.stuck_parents)])
+    stuck_for = _seconds_since(found.now, found.oldest_stuck)
+    yield _gauge("workflow_parents_oldest_letter_age_seconds", (), [((), stuck_for)])
     yield _gauge("workflow_unread_events", (), [((), found.unread_events)])
     yield _gauge("workflow_open_tasks", (), [((), found.open_tasks)])
     yield _gauge("workflow_tasks_oldest_age_seconds", (), [((), _seconds_since(found.now, found.oldest_task))])

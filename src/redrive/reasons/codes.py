@@ -170,6 +170,8 @@ class ReasonCode(StrEnum):
     HISTORY_INVALID = "history_invalid"
     HISTORY_WAITS_OUTSIDE = "history_waits_outside"
     HISTORIES_EMPTY = "histories_empty"
+    ASK_AGAIN_UNUSED = "ask_again_unused"
+    ANSWER_FOR_ORIGINAL_INPUT = "answer_for_original_input"
     RUN_NOT_PINNED = "run_not_pinned"
     RUN_CANNOT_MOVE = "run_cannot_move"
     RUN_DOES_NOT_FIT = "run_does_not_fit"

@@ -31,6 +31,9 @@ TASKS = Statements("questions.sql")["open_questions"]
 OVERDUE_AFTER = 60 * MICROS
 """Microseconds after which an unclaimed due run is overdue."""
 
+WAIT_KINDS = ("event", "run", "letter", "task", "step")
+"""The kinds of waits: for events, runs, runs or their letters, answers of people, remote steps."""
+
 COUNT_LIMITS = {"per_lane": 1_000, "causes": 10_000, "changes": 100_000, "counted": 10_000, "circuits": 100}
 """Limits of counting: due runs of one lane, causes of open letters, and so on."""
 
@@ -133,8 +136,9 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     the first became due. The last two leave out paused workflows. `unclaimable`: due runs that no worker can claim.
     `versions`: open runs by version of the code. `suspects`: runs whose worker died.
     `stalled`: runs that a remote worker has held for ten leases without reporting an outcome.
-    `parked`: runs that wait for a circuit. `waiting`: waits for events. `unread_events`: events that no wait took.
-    `open_tasks`, `oldest_task`: questions to people, and since when the first is open.
+    `parked`: runs that wait for a circuit. `waiting`: open waits by kind. `stuck_parents`, `oldest_stuck`: runs that
+    wait for a run with an open dead letter, and when the first such letter was written. `unread_events`: events that no
+    wait took. `open_tasks`, `oldest_task`: questions to people, and since when the first is open.
     """
 
     now: int
@@ -148,7 +152,9 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     suspects: int = 0
     stalled: int = 0
     parked: int = 0
-    waiting: int = 0
+    waiting: Mapping[str, int] = msgspec.field(default_factory=dict)
+    stuck_parents: int = 0
+    oldest_stuck: int | None = None
     unread_events: int = 0
     open_tasks: int = 0
     oldest_task: int | None = None
@@ -214,6 +220,7 @@ class StatsCalls:
         limits = {**COUNT_LIMITS, "now": now}
         letters = await session.rows(SQL["open_letters"], **limits)
         circuits = await session.rows(SQL["circuits_by_status"], **limits)
+        parents = await session.row(SQL["waiting_for_letters"], **limits)
         tasks = await session.row(TASKS, tenant=None, workflows=[], some=False, most=limits["counted"])
         return StoreStats(
             now=now,
@@ -227,7 +234,9 @@ class StatsCalls:
             suspects=await session.value(SQL["suspects"], **limits),
             stalled=sum(row[1] for row in await session.rows(WORKERS["count_stalled"], now=now)),
             parked=await session.value(SQL["parked"], **limits),
-            waiting=await session.value(SQL["waiting"], **limits),
+            waiting={kind: await session.value(SQL["waiting"], kind=kind, **limits) for kind in WAIT_KINDS},
+            stuck_parents=parents[0],
+            oldest_stuck=parents[1],
             unread_events=await session.value(SQL["unread_events"], **limits),
             open_tasks=tasks[0],
             oldest_task=tasks[1],

@@ -25,7 +25,7 @@ from redrive.settle.circuits import make_circuit_update, update_circuit
 from redrive.sinks import Message, read_message
 from redrive.store import open_store
 from redrive.store.circuits import CircuitCase, CircuitUpdate
-from redrive.store.filters import OutboxFilter, TaskFilter
+from redrive.store.filters import OutboxFilter, RunFilter, TaskFilter
 from redrive.store.port import Store
 from redrive.store.result_page import iterate_pages
 from redrive.testing.faulty_store import Plan, no_faults
@@ -209,6 +209,13 @@ class Engine:
         answered = await self.app.tasks.answer(task if isinstance(task, str) else task.id, value, note=note, by=by)
         await self.settle()
         return answered
+
+    async def children(self, run: RunReport | RunHandle[Any] | str) -> list[Run]:
+        """Do everything that is due, and return the runs that a run started, in the order of their start."""
+        await self.settle()
+        where = RunFilter(parent=run if isinstance(run, str) else run.id)
+        found = [each.id async for each in iterate_pages(lambda at: self.app.runs.list(where, cursor=at))]
+        return [await self.app.runs.get(id) for id in reversed(found)]
 
     async def handlers(self, run: RunReport | RunHandle[Any] | str) -> list[RunReport]:
         """Finish the runs that handle the failure of a run; return their reports in the order of their start."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -25,7 +25,7 @@ from redrive.core.audit import REPLAY_EVENTS, AuditEvent
 from redrive.core.failure_reason import FIXABLE_BY_EDIT, LetterCode
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import CLOSED_LETTER_STATUSES, EXECUTED_KINDS, LetterStatus, StepStatus
-from redrive.desk.models import AuditRecord, DeadLetter, LetterOutcome, StepRecord, find_letter_outcome
+from redrive.desk.models import AuditRecord, DeadLetter, LetterOutcome, Run, StepRecord, find_letter_outcome
 from redrive.policy import RetryPolicy
 
 _CODE_TEXTS = {
@@ -95,8 +95,8 @@ def advise_on_outcome(letter: DeadLetter) -> OutcomeAdvice | None:
     return OutcomeAdvice(sentence=sentence, purpose=purpose, command=("runs", "retry", letter.run_id))
 
 
-def render_letter(letter: DeadLetter) -> list[str]:
-    """Render the lines of `dlq show`."""
+def render_letter(letter: DeadLetter, waiting: Sequence[Run] = ()) -> list[str]:
+    """Render the lines of `dlq show`. `waiting`: runs that wait for the run of the letter."""
     over = letter.status is not LetterStatus.REPLAYING
     timeline = render_timeline(letter.steps, now=letter.failed_at, width=terminal_width(), over=over)
     commands = _list_next_commands(letter)
@@ -114,7 +114,7 @@ def render_letter(letter: DeadLetter) -> list[str]:
     lines = [
         f"dead letter {letter.id}  {escape_line(letter.workflow)}  {status}",
         "",
-        *(fold_text(f"  {line}", sys.stdout) for line in _explain_letter(letter)),
+        *(fold_text(f"  {line}", sys.stdout) for line in (*_explain_letter(letter), *_explain_waiting(waiting))),
         "",
         *render_facts(
             owner=letter.owner or (None if is_closed else "unassigned"),
@@ -151,6 +151,13 @@ def _explain_letter(letter: DeadLetter) -> Iterator[str]:
         yield f"It was run again {times} and failed again. It needs a decision."
     else:
         yield "It needs a decision."
+
+
+def _explain_waiting(waiting: Sequence[Run]) -> Iterator[str]:
+    if waiting:
+        names = ", ".join(f"{run.id} ({escape_line(run.workflow)})" for run in waiting)
+        yield f"These runs wait for it: {names}. They continue when it succeeds."
+        yield "If the letter is closed without a replay, they get the error ChildFailed."
 
 
 def _render_results(letter: DeadLetter) -> list[str]:

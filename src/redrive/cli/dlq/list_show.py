@@ -16,10 +16,11 @@ from redrive.cli.target import Target, common_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.desk.models import DeadLetter
+    from redrive.desk.models import DeadLetter, Run
     from redrive.store.result_page import Page
 
 _MAX_MESSAGE_LENGTH = 300  # of a message in a table
+_MAX_WAITING = 10  # runs that wait for the run of a letter
 _STATUSES = ("OPEN", "REPLAYING", "RESOLVED", "IGNORED", "EXPIRED", "ALL")
 
 
@@ -142,12 +143,15 @@ def show(id: str, reveal: bool, by: str | None, target: Target, output: Output) 
       redrive dlq show 01k9x7 --json
     """
     from redrive.cli.dlq.letter_page import render_letter
+    from redrive.store.filters import RunFilter
 
     user = name_or_current_user(by, "--by")
 
-    async def load(app: Redrive) -> DeadLetter:
+    async def load(app: Redrive) -> tuple[DeadLetter, list[Run]]:
         letter = await load_letter(app, id)
-        return await app.dlq.get(letter.id, reveal=True, by=user) if reveal else letter
+        if reveal:
+            letter = await app.dlq.get(letter.id, reveal=True, by=user)
+        return letter, (await app.runs.list(RunFilter(waits_for=letter.run_id), limit=_MAX_WAITING)).items
 
-    letter = run_on(target, load)
-    output.record(letter.id, letter, "\n".join(render_letter(letter)))
+    letter, waiting = run_on(target, load)
+    output.record(letter.id, letter, "\n".join(render_letter(letter, waiting)))

@@ -48,15 +48,25 @@ def replay_options(command: Callable[..., Any]) -> Callable[..., Any]:
         is_flag=True,
         help="Use new idempotency keys: outside services act again, even if they did before.",
     )
+    @click.option(
+        "--ask-again", is_flag=True, help="With a changed input: ask people again who answered for the old one."
+    )
     @click.option("--key", metavar="KEY", help="Idempotency key: the same key is the same decision.")
     @functools.wraps(command)
     def with_options(
-        *args: Any, reason: str | None, retry: tuple[str, ...], new_operation: bool, key: str | None, **others: Any
+        *args: Any,
+        reason: str | None,
+        retry: tuple[str, ...],
+        new_operation: bool,
+        ask_again: bool,
+        key: str | None,
+        **others: Any,
     ) -> Any:
         options = {
             "reason": reason,
             "retry": parse_retry_policy(retry),
             "new_operation": new_operation,
+            "ask_again": ask_again,
             "idempotency_key": key,
         }
         return command(*args, options=options, **others)

@@ -149,6 +149,7 @@ class ReplayForm(msgspec.Struct, frozen=True, kw_only=True):
     output: Any = None
     retry: Mapping[str, Any] | None = None
     new_operation: bool = False
+    ask_again: bool = False
     reason: str | None = None
     typed: str | None = None
     typed_output: str = ""
@@ -173,6 +174,7 @@ class ReplayForm(msgspec.Struct, frozen=True, kw_only=True):
             "output": self.output,
             "retry": parse_policy(dict(self.retry)) if self.retry is not None else None,
             "new_operation": self.new_operation,
+            "ask_again": self.ask_again,
         }
 
 
@@ -207,13 +209,14 @@ def _parse_replay_form(form: Form, shown: Any, *, begun: bool) -> ReplayForm:
         output=output,
         retry=retry if isinstance(retry, dict) else None,
         new_operation=bool(form.get("new_operation")),
+        ask_again=bool(form.get("ask_again")) and input is not None and mode is not ReplayMode.FULL,
         reason=form.maybe("reason"),
         typed=form.raw("input"),
         typed_output=form.get("output"),
         typed_retry=form.get("retry"),
         given=given,
     )
-    decision = [mode.value, replay.from_step, input, output, replay.retry, replay.new_operation]
+    decision = [mode.value, replay.from_step, input, output, replay.retry, replay.new_operation, replay.ask_again]
     digest = hashlib.sha256(_serialize(decision).encode()).hexdigest()[:24]
     return replace(replay, unread=unread if begun else {**_find_missing(replay), **unread}, digest=digest)
 

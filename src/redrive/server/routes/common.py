@@ -46,7 +46,7 @@ Text = Annotated[str, Field(min_length=1, max_length=255)]
 LongText = Annotated[str, Field(min_length=1, max_length=10_000)]
 _MAX_UNKNOWN_NAMES = 20
 _MAX_OLDEST_RUNS = 100
-_REPLAY_OPTIONS = frozenset({"input", "patch", "output", "new_operation", "skip_steps"})
+_REPLAY_OPTIONS = frozenset({"input", "patch", "output", "new_operation", "ask_again", "skip_steps"})
 _PARAMETER_TYPES: dict[str, Any] = {"id": Id, "limit": Limit, "cursor": Cursor, "idempotency_key": Key}
 _WIRE_TYPES: dict[Any, Any] = {str: Text, str | None: Text | None}
 
@@ -90,6 +90,7 @@ class ReplayBody(DryRunBody):
     output: Any = None
     override_retry_policy: dict[str, Any] | None = None
     new_operation: bool = False
+    ask_again: bool = False
 
     def read_options(self, context: RequestContext) -> dict[str, Any]:
         options = {**super().read_options(context), "retry": parse_policy(self.override_retry_policy)}

@@ -33,9 +33,9 @@ SELECT COUNT(*) FROM (SELECT 1 FROM redrive.runs AS r /* INDEXED BY runs_parked 
                       ORDER BY r.tenant, r.parked_on COLLATE "C", r.id LIMIT CAST(:counted AS bigint)) AS parked;
 
 -- name: waiting
--- Waits for events. A wait of a run that has ended does not count.
+-- Waits of one kind. A wait of a run that has ended does not count.
 SELECT COUNT(*) FROM (SELECT w.run FROM redrive.waits AS w /* INDEXED BY waits_for */
-                      WHERE w.kind = 'event' AND EXISTS (
+                      WHERE w.kind = :kind AND EXISTS (
                           SELECT 1 FROM redrive.runs AS r WHERE r.id = w.run AND r.finished_at IS NULL LIMIT 1 OFFSET 0)
                       ORDER BY w.kind, w.subject, w.run LIMIT CAST(:counted AS bigint)) AS waiting;
 
@@ -135,3 +135,12 @@ FROM (SELECT r.tenant, r.workflow, r.version, r.pin, r.diverged_at, r.created_at
       WHERE r.worker IS NOT NULL ORDER BY r.worker LIMIT CAST(:counted AS bigint)) AS few
 WHERE CAST(:tenant AS text) IS NULL OR few.tenant = CAST(:tenant AS text)
 GROUP BY few.workflow, few.version;
+
+-- name: waiting_for_letters
+-- Runs that wait for another run which has an open dead letter, and when the first of those letters was written.
+SELECT COUNT(*), MIN(found.since) FROM (
+    SELECT (SELECT l.created_at FROM redrive.letters AS l
+            WHERE l.public_id = 'dl-' || few.subject AND l.status = 'OPEN') AS since
+    FROM (SELECT w.subject FROM redrive.waits AS w /* INDEXED BY waits_for */ WHERE w.kind = 'run'
+          ORDER BY w.kind, w.subject, w.run LIMIT CAST(:counted AS bigint)) AS few) AS found
+WHERE found.since IS NOT NULL;
