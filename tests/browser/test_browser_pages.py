@@ -118,6 +118,11 @@ def test_a_bulk_action_is_paused_and_resumed_and_a_view_is_saved_with_the_keyboa
     page.get_by_role("button", name="Pause").press("Enter")
     expect(page.get_by_text(f"Paused by {ACCOUNTANT}")).to_be_visible()
     page.locator("summary", has_text="Change rate").press("Enter")
+    page.get_by_label("Limit", exact=True).fill("many")
+    page.get_by_label("Limit", exact=True).press("Enter")
+    refused = page.get_by_role("dialog").get_by_label("Limit", exact=True)
+    expect(refused).to_have_value("many")
+    expect(refused).to_be_focused()
     page.get_by_label("Limit", exact=True).fill("1,200")
     assert complaints(page) == []
     page.get_by_label("Limit", exact=True).press("Enter")

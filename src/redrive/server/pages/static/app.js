@@ -299,7 +299,7 @@ function listen() {
 if (texts.address) history.replaceState(null, "", texts.address);
 enliven();
 count();
-each(".act:has([data-refused])", lift);
+each(".act[open]", lift);
 if (!document.querySelector("dialog[open]")) (document.querySelector("[data-refused] [aria-invalid=true]") ?? document.querySelector("[data-refused] :is(input:not([type=hidden]), textarea, select)") ?? document.getElementById("refused") ?? document.querySelector("main [aria-invalid=true]"))?.focus();
 if (location.hash) document.querySelector(`details${location.hash.replace(/[^#\w-]/g, "")}`)?.setAttribute("open", "");
 setInterval(() => { if (!document.hidden) each("time[data-as=ago]", showTime); }, 10000);
