@@ -27,7 +27,7 @@ from redrive.remote import step_wire, wire
 from redrive.remote.backend import RemoteClock
 from redrive.store.children import AwaitedRun, Child, RunEnd
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest, SuccessCount
-from redrive.store.claims import ClaimedRun, ClaimResult, Lane
+from redrive.store.claims import ClaimedRun, Lane
 from redrive.store.events import EventRow, Mailbox
 from redrive.store.questions import AskedQuestion, RecordedAnswer
 from redrive.store.runs import AttemptRow, StartResult
@@ -137,7 +137,7 @@ RECORDS: dict[str, Any] = {
         limits=wire.WorkerLimits(payload=1, body=2, batch=3, claim=4),
     ),
     "claim": wire.ClaimCall(capacity=5, suspect=True, after=Lane("acme", "default", 0, "w")),
-    "claims": ClaimResult(runs=[RUN], now=5, next_in=6, after=Lane("acme", "default", 0, "w")),
+    "claims": wire.ClaimReply(runs=[RUN], now=5, next_in=6, after=Lane("acme", "default", 0, "w")),
     "wait": wire.WaitCall(wait=MICROS),
     "waited": wire.WaitReply(due=True, now=5),
     "answers": wire.Answers(

@@ -27,6 +27,8 @@ from redrive.core.roles import ALL_TENANTS, Role
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
 from redrive.errors import ConfigurationError, InputError, NotAllowed, NotSignedIn, RunFailed
+from redrive.remote import wire
+from redrive.remote.backend import RemoteBackend
 from redrive.store.accounts import NewToken, TokenKind
 from redrive.store.filters import RunFilter
 from redrive.store.postgres import PostgresStore
@@ -646,6 +648,57 @@ async def test_cancel_and_revocation_reach_a_worker(remote: Remote, tmp_path: Pa
         assert "token" in worker.stdout.read()
 
 
+async def test_a_long_journal_arrives_in_pages(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "JOURNAL_BYTES", 5_000)
+    pages: list[str] = []
+    ask = RemoteBackend._ask
+
+    async def ask_and_note(self: RemoteBackend, path: str, *arguments: Any, **more: Any) -> Any:
+        if "/history" in path:
+            pages.append(path)
+        return await ask(self, path, *arguments, **more)
+
+    monkeypatch.setattr(RemoteBackend, "_ask", ask_and_note)
+    called: list[int] = []
+    app = remote.app()
+
+    @app.step
+    async def grown(number: int) -> str:
+        called.append(number)
+        return str(number) * 1_000
+
+    @app.workflow(events={"go_on": int})
+    async def remote_long(steps: int) -> int:
+        length = 0
+        for number in range(steps):
+            length += len(await grown(number % 10))
+            if number == steps - 2:
+                await redrive.wait_for("go_on")
+        return length
+
+    async with app:
+        handles = [await remote_long.start(steps) for steps in (12, 3)]
+        await until(lambda: len(called) == 13, "the runs wait for their events")
+    assert not pages
+    async with app.client():
+        for handle in handles:
+            await handle.send("go_on", 1)
+    async with app:
+        assert [await handle.result("30s") for handle in handles] == [12_000, 3_000]
+    assert len(called) == 15, "no step is repeated"
+    asked = [tuple(path.removeprefix("runs/").split("&")[0].split("/history?after=")) for path in pages]
+    assert [after for _, after in asked] == ["3", "6", "9", "0"], asked
+
+
+def test_a_page_of_a_journal_is_checked(remote: Remote) -> None:
+    with remote.http() as http:
+        worker = http.post("/register", json={"name": "w"}).json()["worker"]
+    with remote.http(worker=worker) as http:
+        for query in ("after=-1", "after=x", f"max_bytes={2**60}"):
+            assert http.get(f"/runs/1/history?{query}").status_code == 422, query
+        assert http.get("/runs/1/history?after=5").status_code == 404
+
+
 async def test_an_operator_ends_workers(remote: Remote, tmp_path: Path) -> None:
     def command(*arguments: str, secret: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -659,9 +712,11 @@ async def test_an_operator_ends_workers(remote: Remote, tmp_path: Path) -> None:
 
     def running() -> list[dict[str, Any]]:
         listed: list[dict[str, Any]] = json.loads(command("list", "--json", secret=owner).stdout)["items"]
-        return [each for each in listed if "remote_hold" in each["workflows"] and each["state"] == "RUNNING"]
+        return [each for each in listed if each["id"] not in before and each["state"] == "RUNNING"]
 
+    before: set[int] = set()
     owner, admin = remote.world.tokens["acme", "OWNER"], remote.world.tokens["acme", "ADMIN"]
+    before.update(each["id"] for each in running())
     with worker_process(remote, tmp_path, lease="60s") as first:
         assert "working on" in first.stdout.readline()
         drained_run = await start_hold(remote, "drained")

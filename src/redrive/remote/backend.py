@@ -56,6 +56,7 @@ from redrive.worker.committer import MAX_BATCH
 
 T = TypeVar("T")
 log = logging.getLogger("redrive.remote")
+_HISTORY_PATIENCE = 5.0  # seconds for which a page of a journal is asked for again
 _OFFSET_LIFETIME = 30.0  # seconds after which the server's time is estimated anew
 _WAIT = 20.0  # seconds of a long poll, unless the server allows less
 
@@ -219,12 +220,22 @@ class RemoteBackend:
 
     async def claim(self, claim: ClaimRequest) -> ClaimResult:
         keys = self._sealing is not None
-        call = wire.ClaimCall(capacity=claim.capacity, suspect=claim.suspect, after=claim.after, keys=keys)
+        call = wire.ClaimCall(
+            capacity=claim.capacity, suspect=claim.suspect, after=claim.after, keys=keys, max_bytes=wire.JOURNAL_BYTES
+        )
         try:
-            found: ClaimResult = await self._call("claim", call, ClaimResult)
+            reply: wire.ClaimReply = await self._call("claim", call, wire.ClaimReply)
         except NotFound:
             return ClaimResult(runs=[], now=self.now(), next_in=None, after=claim.after)
+        unfinished = dict(reply.unfinished)
+        runs = [await self._complete(run) if run.id in unfinished else run for run in reply.runs]
+        found = ClaimResult(runs=runs, now=reply.now, next_in=reply.next_in, after=reply.after)
         return found if self._sealing is None else self._sealing.codec.open_claims(found)
+
+    async def _complete(self, run: ClaimedRun) -> ClaimedRun:
+        """Return a claimed run with the rest of its journal."""
+        rest = await self._read_journal(run.id, len(run.journal))
+        return msgspec.structs.replace(run, journal=(*run.journal, *rest))
 
     async def changed(self) -> None:
         call = wire.WaitCall(wait=int(self._wait * MICROS))
@@ -280,12 +291,25 @@ class RemoteBackend:
         found: list[wire.HeldReply] = await self._call("held", None, list[wire.HeldReply], method="GET")
         return [each.to_view() for each in found]
 
-    async def _history(self, run: int) -> wire.History:
-        found: wire.History = await self._ask(f"runs/{run}/history", None, wire.History, method="GET")
+    async def _history(self, run: int, after: int = 0) -> wire.History:
+        path = f"runs/{run}/history?after={after}&max_bytes={wire.JOURNAL_BYTES}"
+        found: wire.History = await repeat_until_answered(
+            lambda: self._ask(path, None, wire.History, method="GET"), self._clock, patience=_HISTORY_PATIENCE
+        )
         return found
 
+    async def _read_journal(self, run: int, after: int) -> list[EntryRow]:
+        """Return the entries of a journal after so many, page by page."""
+        journal: list[EntryRow] = []
+        more = True
+        while more:
+            page = await self._history(run, after + len(journal))
+            journal += page.journal
+            more = page.more and bool(page.journal)
+        return journal
+
     async def journal(self, run: int) -> list[EntryRow]:
-        return self._open((await self._history(run)).journal)
+        return self._open(await self._read_journal(run, 0))
 
     async def attempts(self, run: int) -> list[AttemptRow]:
         return self._open((await self._history(run)).attempts)

@@ -25,7 +25,7 @@ from redrive.reasons import Reason
 from redrive.settle.settler import Settled
 from redrive.store.children import AwaitedRun, Child
 from redrive.store.circuits import SuccessCount
-from redrive.store.claims import Lane
+from redrive.store.claims import ClaimedRun, Lane
 from redrive.store.events import Mailbox
 from redrive.store.questions import AskedQuestion
 from redrive.store.runs import AttemptRow
@@ -46,6 +46,7 @@ PROTOCOL_HEADER = "Redrive-Protocol"
 
 _WholeNumber = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_ENTRY_BYTES = 400  # of an entry without its payloads
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 
 
@@ -90,12 +91,30 @@ class Registered(_Record, frozen=True, kw_only=True):
 
 
 class ClaimCall(_Record, frozen=True, kw_only=True):
-    """A request for up to `capacity` due runs, as in `ClaimRequest`. `keys`: the worker decrypts payloads itself."""
+    """A request for up to `capacity` due runs, as in `ClaimRequest`. `keys`: the worker decrypts payloads itself.
+
+    `max_bytes`: the size of all journals from which on the rest is left out, 0 for no limit. The worker reads the rest
+    page by page.
+    """
 
     capacity: _Count
     suspect: bool
     after: Lane | None = None
     keys: bool = False
+    max_bytes: _Count = 0
+
+
+class ClaimReply(_Record, frozen=True, kw_only=True):
+    """The answer to a claim, as in `ClaimResult`. `unfinished`: runs whose journals continue.
+
+    Each has the number of entries that it brought.
+    """
+
+    runs: list[ClaimedRun]
+    now: int
+    next_in: int | None
+    after: Lane | None
+    unfinished: tuple[tuple[int, int], ...] = ()
 
 
 class WaitCall(_Record, frozen=True, kw_only=True):
@@ -216,12 +235,16 @@ class HeldReply(_Record, frozen=True, kw_only=True):
 
 
 class History(_Record, frozen=True, kw_only=True):
-    """The record of a run that the worker holds."""
+    """The record of a run that the worker holds. With `more`, its journal continues.
+
+    The pages after the first have nothing but entries of the journal.
+    """
 
     journal: list[EntryRow]
     attempts: list[AttemptRow]
     cause: RollbackCause
     children: list[Child] = []
+    more: bool = False
 
 
 class MailboxReply(_Record, frozen=True, kw_only=True):
@@ -311,6 +334,22 @@ class Done(_Record, frozen=True, kw_only=True):
     """The answer to a call without a result."""
 
     now: int
+
+
+JOURNAL_BYTES = 8 << 20
+"""The size of the journals of one answer from which on the rest is left out. One entry is sent in any case."""
+
+
+def count_fitting(journal: Sequence[EntryRow], most: int) -> tuple[int, int]:
+    """Return how many of these entries fit into about `most` bytes, and their size."""
+    size = 0
+    for number, entry in enumerate(journal):
+        size += _ENTRY_BYTES + sum(
+            len(text) for text in (entry.input, entry.output, entry.failure, entry.heartbeat) if text is not None
+        )
+        if size > most:
+            return number, size
+    return len(journal), size
 
 
 def digest_batch(body: bytes) -> str:

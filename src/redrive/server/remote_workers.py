@@ -51,13 +51,13 @@ from redrive.settle.cancellation import end_child
 from redrive.settle.circuits import apply_samples, update_circuit
 from redrive.settle.settler import LocalSettler, make_claimed_run_view, make_lenient_run_view, parse_run_options
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest
-from redrive.store.claims import ClaimedRun, ClaimRequest, ClaimResult
+from redrive.store.claims import ClaimedRun, ClaimRequest
 from redrive.store.encryption.codec import UnreadableJournal
 from redrive.store.encryption.keyring import KEYS_VARIABLE, Unreadable
 from redrive.store.port import DeskStore, LeaseConnection, Store
 from redrive.store.runs import StartResult
 from redrive.store.workers import NewWorker, Receipt, RemoteWorkerRow, StaleBatch
-from redrive.worker.backend import read_rollback_cause
+from redrive.worker.backend import RollbackCause, read_rollback_cause
 from redrive.worker.committer import MAX_BATCH
 from redrive.worker.worker import make_unreadable_outcome
 
@@ -213,7 +213,7 @@ class RemoteWorkers:
 
     # -- work -----------------------------------------------------------------------------------------
 
-    async def claim(self, session: WorkerSession, principal: Principal, call: wire.ClaimCall) -> ClaimResult:
+    async def claim(self, session: WorkerSession, principal: Principal, call: wire.ClaimCall) -> wire.ClaimReply:
         """Give the worker due runs that its token reaches."""
         row = session.row
         workflows = tuple(name for name in row.workflows if principal.workflows is None or name in principal.workflows)
@@ -241,7 +241,10 @@ class RemoteWorkers:
         self._add_held(row.token, len(claims.runs))
         if len(claims.runs) >= capacity:
             self.polls.notify_one(session.kind)  # there may be more than this worker could take
-        return replace(claims, runs=runs)
+        runs, unfinished = _cut_journals(runs, call.max_bytes)
+        return wire.ClaimReply(
+            runs=runs, now=claims.now, next_in=claims.next_in, after=claims.after, unfinished=unfinished
+        )
 
     async def _count_free(self, token: str) -> int:
         """Return how many more runs the workers of a token may hold."""
@@ -403,16 +406,21 @@ class RemoteWorkers:
 
         return await asyncio.get_running_loop().run_in_executor(self._lease_thread, renew)
 
-    async def read_history(self, session: WorkerSession, run: int) -> wire.History:
-        """Return the record of a run that the worker holds."""
+    async def read_history(self, session: WorkerSession, run: int, after: int = 0, max_bytes: int = 0) -> wire.History:
+        """Return the record of a run that the worker holds: with `after`, only the entries behind so many."""
         view = await self.find_view(session, run)
         if view is None:
             raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
         store = self._store
-        cause = await read_rollback_cause(store, run, view.public_id)
-        journal, attempts = await store.journal(run), await store.attempts(run)
+        journal = (await store.journal(run))[after:]
+        count = max(1, wire.count_fitting(journal, max_bytes)[0]) if max_bytes else len(journal)
+        page, more = journal[:count], count < len(journal)
+        if after:
+            cause = RollbackCause(failure=None, has_letter=False)
+            return wire.History(journal=page, attempts=[], cause=cause, more=more)
+        cause, attempts = await read_rollback_cause(store, run, view.public_id), await store.attempts(run)
         children = await store.children_of(view.public_id, view.tenant) if view.undoing else []
-        return wire.History(journal=journal, attempts=attempts, cause=cause, children=children)
+        return wire.History(journal=page, attempts=attempts, cause=cause, children=children, more=more)
 
     async def read_mailbox(self, session: WorkerSession, run: int, *, tasks: bool = False) -> wire.MailboxReply:
         """Return the unread events of a run that the worker holds, and with `tasks` the answers of its remote steps."""
@@ -521,6 +529,19 @@ def pass_sealed(run: ClaimedRun) -> ClaimedRun:
     """Return a run whose journal can be read although some of its payloads are encrypted by a worker."""
     journal = run.journal
     return replace(run, journal=tuple(journal.entries)) if isinstance(journal, UnreadableJournal) else run
+
+
+def _cut_journals(runs: list[ClaimedRun], most: int) -> tuple[list[ClaimedRun], tuple[tuple[int, int], ...]]:
+    """Leave out what makes the journals of a claim larger than `most` bytes; return the runs that this concerns."""
+    left, cut, unfinished = most, list[ClaimedRun](), list[tuple[int, int]]()
+    for run in runs:
+        count, size = wire.count_fitting(run.journal, left) if most else (len(run.journal), 0)
+        left = max(0, left - size)
+        if count < len(run.journal):
+            unfinished.append((run.id, count))
+            run = msgspec.structs.replace(run, journal=run.journal[:count])
+        cut.append(run)
+    return cut, tuple(unfinished)
 
 
 async def _find_clashes(view: DeskStore, runs: Sequence[NewRun], started: Sequence[StartResult]) -> list[StartResult]:

@@ -11,7 +11,7 @@ import inspect
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from redrive.clock import MICROS
 from redrive.core.roles import Permission, Principal
@@ -27,7 +27,6 @@ from redrive.server.step_workers import StepWorkers
 from redrive.server.worker_input import decode_body, make_protocol_error
 from redrive.settings import API_PREFIX
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest
-from redrive.store.claims import ClaimResult
 from redrive.store.runs import StartResult
 
 T = TypeVar("T")
@@ -106,7 +105,7 @@ async def register_worker(request: Request, principal: Worker) -> Response:
     return answer_record(await _get_workers(request).register(principal, call, address))
 
 
-@worker_routes.post("/worker/claim", **describe_call(wire.ClaimCall, ClaimResult))
+@worker_routes.post("/worker/claim", **describe_call(wire.ClaimCall, wire.ClaimReply))
 async def claim_runs(request: Request, principal: Worker, session: Session) -> Response:
     """Claim due runs, each under a new fence."""
     call = await read_record(request, wire.ClaimCall)
@@ -152,9 +151,16 @@ async def list_held_runs(request: Request, principal: Worker, session: Session) 
 
 
 @worker_routes.get("/worker/runs/{run}/history", **describe_call(None, wire.History))
-async def read_history(request: Request, principal: Worker, session: Session, run: RunNumber) -> Response:
-    """Read the journal, the attempts and the failure of a run that the worker holds."""
-    return answer_record(await _get_workers(request).read_history(session, run))
+async def read_history(
+    request: Request,
+    principal: Worker,
+    session: Session,
+    run: RunNumber,
+    after: Annotated[int, Query(ge=0, le=2**31, description="The number of entries that the worker has.")] = 0,
+    max_bytes: Annotated[int, Query(ge=0, le=2**53, description="The size of a page; 0 for no limit.")] = 0,
+) -> Response:
+    """Read the journal, the attempts and the failure of a run that the worker holds; with `after`, more entries."""
+    return answer_record(await _get_workers(request).read_history(session, run, after, max_bytes))
 
 
 @worker_routes.get("/worker/runs/{run}/mailbox", **describe_call(None, wire.MailboxReply))
