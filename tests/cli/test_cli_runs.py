@@ -153,6 +153,7 @@ def test_why_explains_each_state(toys: Toys) -> None:
 
     assert "The run succeeded at" in why(toys.good)
     assert "step 'paint' failed once" in why(toys.broken)
+    assert "The last error of step 'paint' was ConnectionError: the paint shop" in why(toys.wet)
     assert f"redrive dlq show dl-{toys.broken}" in why(toys.broken)
     assert "The run sleeps until" in why(toys.sleeping)
     assert "No worker is running. Start one: redrive worker module:app" in why(toys.sleeping)

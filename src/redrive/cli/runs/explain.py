@@ -212,7 +212,8 @@ def _explain_failed(run: Run) -> list[str]:
     failed = next((step for step in reversed(run.steps) if step.status in {StepStatus.FAILED, StepStatus.DLQ}), None)
     if failed is not None and failed.attempts:
         last = failed.attempts[-1]
-        sentences.append(f"The last error of step {failed.name!r} was {last.error_type}: {last.message}")
+        error = f"{(last.error_type or '').removeprefix('builtins.')}: {last.message}"
+        sentences.append(f"The last error of step {failed.name!r} was {error}")
         sentences.append(f"The decision: {last.decision}.")
     if run.letter_id:
         sentences.append(f"Its dead letter has the details: {hint('dlq', 'show', run.letter_id)}")
