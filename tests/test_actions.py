@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -208,7 +209,7 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "words"), WRONG, ids=[words for _, words in WRONG])
+@each("make, words", WRONG)
 def test_an_invalid_action_is_refused_when_it_is_made(make: Any, words: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         make()

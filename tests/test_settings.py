@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each
 
 from redrive import Redrive
 from redrive.duration import FOREVER
@@ -74,7 +75,7 @@ def test_every_setting_has_its_variable_and_is_tested_here() -> None:
     assert len(set(ENVIRONMENT_VARIABLES.values())) == len(ENVIRONMENT_VARIABLES)
 
 
-@pytest.mark.parametrize(("name", "variable", "default", "text", "argument"), EACH, ids=NAMES)
+@each("name, variable, default, text, argument", EACH)
 def test_an_argument_takes_precedence_over_the_environment_and_that_over_the_default(
     name: str, variable: str, default: Any, text: tuple[str, Any], argument: tuple[Any, Any]
 ) -> None:
@@ -89,7 +90,7 @@ def test_an_argument_takes_precedence_over_the_environment_and_that_over_the_def
     assert loaded({name: argument[0]}, {variable: text[0]}) == argument[1] != text[1]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_variable_set_to_nothing_and_an_argument_of_none_count_as_not_given(name: str) -> None:
     assert Settings.load({name: None}, {ENVIRONMENT_VARIABLES[name]: ""}) == Settings()
 
@@ -197,7 +198,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "words"), WRONG, ids=lambda value: str(value)[:40])
+@each("name, value, words", WRONG)
 def test_an_invalid_value_is_refused_naming_setting_and_variable(name: str, value: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(words)):
         Settings.load({name: value}, {})
@@ -235,7 +236,7 @@ def test_the_page_has_a_heading_for_every_setting_and_no_other() -> None:
     assert re.findall(r"^## (.+)$", PAGE.read_text(encoding="utf-8"), re.M) == list(ENVIRONMENT_VARIABLES.values())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_the_page_names_argument_and_default_of_every_setting(name: str) -> None:
     variable = ENVIRONMENT_VARIABLES[name]
     argument, default = rows()[variable]
@@ -250,7 +251,7 @@ def test_the_page_names_argument_and_default_of_every_setting(name: str) -> None
         assert f"*Default:* `{written[1]}`" in section(variable)
 
 
-@pytest.mark.parametrize("variable", ENVIRONMENT_VARIABLES.values())
+@each("variable", ENVIRONMENT_VARIABLES.values())
 def test_the_page_says_when_to_change_each_setting(variable: str) -> None:
     assert re.search(r"^\*(Change|Set|Add to|Raise|Lower) it\*", section(variable), re.M)
 

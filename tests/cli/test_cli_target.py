@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click.testing
 import pytest
+from cases import each
 
 from redrive.cli import main
 
@@ -55,8 +56,8 @@ def worker(target: str) -> click.testing.Result:
     return click.testing.CliRunner().invoke(main, ["worker", target])
 
 
-@pytest.mark.parametrize(
-    ("target", "advice"),
+@each(
+    "target, advice",
     [
         ("goodshop", "name the app inside the module as well: goodshop:app"),
         ("goodshop:", "name the app inside the module as well: goodshop:app"),

@@ -20,6 +20,7 @@ from unittest import mock
 
 import pydantic
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,8 +74,8 @@ def test_there_are_twelve_categories_and_these_are_retried() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("status", "meant"),
+@each(
+    "status, meant",
     [
         *((400, "validation"), (422, "validation"), (401, "authorization"), (403, "authorization")),
         *((404, "not_found"), (410, "not_found"), (408, "timeout"), (504, "timeout"), (429, "rate_limit")),
@@ -126,7 +127,7 @@ def test_a_status_is_found_however_the_class_keeps_it(made: type[Exception]) -> 
         assert classify(error) == Classification(category=Category.SERVER_ERROR, status_code=503)
 
 
-@pytest.mark.parametrize("nothing", [True, False, None, 0, -1, 99, 600, 4290, "4", "4 29", "٤٢٩", "abc", 429.0, []])
+@each("nothing", [True, False, None, 0, -1, 99, 600, 4290, "4", "4 29", "٤٢٩", "abc", 429.0, []])
 def test_other_values_are_not_taken_for_a_status(nothing: object) -> None:
     assert classify(Carrier(status_code=nothing)) == Classification(category=Category.UNKNOWN)
 
@@ -143,8 +144,8 @@ def test_a_status_takes_precedence_over_the_type() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("error", "meant"),
+@each(
+    "error, meant",
     [
         (TimeoutError(), "timeout"),
         (subprocess.TimeoutExpired("ls", 1), "timeout"),
@@ -177,14 +178,13 @@ def test_a_status_takes_precedence_over_the_type() -> None:
         (Exception(), "unknown"),
         (asyncio.CancelledError(), "unknown"),
     ],
-    ids=repr,
 )
 def test_pythons_own_exceptions(error: BaseException, meant: str) -> None:
     assert category(error) == meant
 
 
-@pytest.mark.parametrize(
-    ("error", "meant"),
+@each(
+    "error, meant",
     [
         (ConfigurationError("x"), "missing_config"),
         (errors.RegistrationError("x"), "missing_config"),
@@ -199,7 +199,6 @@ def test_pythons_own_exceptions(error: BaseException, meant: str) -> None:
         (RunFailed("m", run_id="r", status="FAILED", category="timeout"), "timeout"),
         (RunFailed("m", run_id="r", status="FAILED"), "unknown"),
     ],
-    ids=repr,
 )
 def test_redrives_own_exceptions(error: BaseException, meant: str) -> None:
     assert category(error) == meant
@@ -323,8 +322,8 @@ def aws(code: object, status: object = 400, headers: object = None) -> BaseExcep
     return error
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
+@each(
+    "error, code",
     [
         (Carrier(status_code=429), "429"),
         (Carrier(sqlstate="40001"), "40001"),
@@ -335,14 +334,13 @@ def aws(code: object, status: object = 400, headers: object = None) -> BaseExcep
         (OSError(98765, "unheard of"), None),
         (ValueError("HTTP 500"), None),
     ],
-    ids=repr,
 )
 def test_an_error_has_the_code_of_its_driver_or_its_status(error: BaseException, code: str | None) -> None:
     assert classify(error).error_code == code
 
 
-@pytest.mark.parametrize(
-    ("code", "status", "meant"),
+@each(
+    "code, status, meant",
     [
         ("ThrottlingException", 400, "rate_limit"),
         ("ProvisionedThroughputExceededException", 400, "rate_limit"),

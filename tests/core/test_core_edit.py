@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,8 +39,8 @@ def nested(levels: int) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------- patches
 
 
-@pytest.mark.parametrize(
-    ("original", "patch", "expected"),
+@each(
+    "original, patch, expected",
     [  # the cases of RFC 7396 whose top level is an object
         ({"a": "b"}, {"a": "c"}, {"a": "c"}),
         ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,8 +22,8 @@ INPUT = json.dumps(
 )
 
 
-@pytest.mark.parametrize(
-    ("field", "values"),
+@each(
+    "field, values",
     [
         ("email", ["ann@example.org"]),
         ("order.id", ["42"]),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
@@ -92,9 +93,9 @@ def test_one_value_of_the_wrong_kind_is_one_problem_at_its_place(parcels: list[P
 def test_any_value_is_checked_without_a_crash(value: Any) -> None:
     assert find_faults({"value": value}, taking(Any).build_input_schema()) == []
     for hint in (Order, Tree, dict[str, Cat | Dog], tuple[int, Literal["a"]]):
-        for each in find_faults({"value": value}, taking(hint).build_input_schema()):
-            assert each.path.startswith("value")
-            assert str(each.why).startswith(("expected", "unknown field"))
+        for fault in find_faults({"value": value}, taking(hint).build_input_schema()):
+            assert fault.path.startswith("value")
+            assert str(fault.why).startswith(("expected", "unknown field"))
 
 
 def test_a_place_inside_lists_and_objects_is_named_in_full() -> None:
@@ -196,7 +197,7 @@ JUDGED: list[tuple[Any, list[Any], list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "good", "bad"), JUDGED, ids=[ascii(case[0])[:60] for case in JUDGED])
+@each("schema, good, bad", JUDGED)
 def test_a_keyword_accepts_valid_values(schema: Any, good: list[Any], bad: list[Any]) -> None:
     kept = copy.deepcopy(schema)
     assert [value for value in good if find_faults(value, schema)] == []
@@ -204,8 +205,8 @@ def test_a_keyword_accepts_valid_values(schema: Any, good: list[Any], bad: list[
     assert schema == kept
 
 
-@pytest.mark.parametrize(
-    ("schema", "value", "expected"),
+@each(
+    "schema, value, expected",
     [
         ({"type": ["integer", "null"]}, "x", ("", "expected a whole number or null, found text")),
         ({"enum": ["red", "blue"]}, "x", ("", 'expected "red" or "blue", found a different value')),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from cases import each
 
 from redrive.core.roles import ROLE_PERMISSIONS, Permission, Principal, Role, parse_role
 from redrive.errors import InputError, NotAllowed
@@ -39,7 +40,7 @@ def test_no_role_includes_the_right_to_see_payloads() -> None:
     assert principal(Role.VIEWER, payloads=True).may(Permission.SEE_PAYLOADS)
 
 
-@pytest.mark.parametrize("permission", Permission)
+@each("permission", Permission)
 def test_a_missing_permission_is_named(permission: Permission) -> None:
     viewer = principal(Role.VIEWER)
     if viewer.may(permission):

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,8 +99,8 @@ def test_every_generation_is_undone_even_one_without_an_answer() -> None:
     assert [generation_of_call(rows, key, 1) for key in ("/kept#0", "/a#0", "/never#0")] == [0, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("status", "more", "tries", "uncertain"),
+@each(
+    "status, more, tries, uncertain",
     [
         (S.FAILED, {"failure": failure(Category.TIMEOUT)}, {}, True),
         (S.DLQ, {"failure": failure(Category.NETWORK)}, {}, True),

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,8 +50,8 @@ def nested(depth: int) -> Any:
 # -- syntax of templates -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("template", "value"),
+@each(
+    "template, value",
     [
         ("{{result.id}}", 42),
         ("{{ result.id }}", 42),
@@ -76,7 +77,7 @@ def test_a_lone_placeholder_keeps_its_type_and_others_become_text(template: str,
     assert (found, type(found)) == (value, type(value))
 
 
-@pytest.mark.parametrize(
+@each(
     "template",
     [
         "{{result.__class__}}",
@@ -257,8 +258,8 @@ def test_no_value_changes_host_path_structure_or_query_of_a_url(x: Any, y: Any) 
     assert re.fullmatch(r"[!-~]+", url)
 
 
-@pytest.mark.parametrize(
-    ("value", "path"),
+@each(
+    "value, path",
     [
         ("a/b", "a%2Fb"),
         ("a?b#c", "a%3Fb%23c"),
@@ -278,7 +279,7 @@ def test_values_in_a_path_are_percent_encoded(value: Any, path: str) -> None:
     assert render_url("http://h/{{input.x}}/z", {"input": {"x": value}}) == f"http://h/{path}/z"
 
 
-@pytest.mark.parametrize("value", ["", ".", "..", "../admin", "a/../b", "..\\x", "a/.", None, {}, [], ["x"], "\ud800"])
+@each("value", ["", ".", "..", "../admin", "a/../b", "..\\x", "a/.", None, {}, [], ["x"], "\ud800"])
 def test_values_that_would_lead_to_another_path_are_refused(value: Any) -> None:
     with pytest.raises(PayloadError, match=re.escape("{{input.x}}")):
         render_url("http://h/a/{{input.x}}/b", {"input": {"x": value}})
@@ -303,7 +304,7 @@ def test_an_empty_value_is_fine_in_a_query() -> None:
     assert render_url("http://h?q={{input.x}}", {"input": {"x": ".."}}) == "http://h?q=.."
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "{{input.url}}",
@@ -329,7 +330,7 @@ def test_scheme_and_host_are_fixed(url: str) -> None:
         assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "https://h/a b",

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from cases import each
 from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,7 +64,7 @@ DAYS = {
 }
 
 
-@pytest.mark.parametrize(("expression", "zone", "day", "expected"), DAYS.values(), ids=DAYS)
+@each("expression, zone, day, expected", DAYS.values())
 def test_times_on_days_when_clocks_are_changed(expression: str, zone: str, day: str, expected: list[str]) -> None:
     assert fires(expression, zone, day) == expected
 
@@ -134,8 +135,8 @@ def test_a_moment_is_not_its_own_next_one() -> None:
     assert cron.next(six) == six + DAY
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
+@each(
+    "given, says",
     [
         (("61 * * * *", "UTC"), "bad minute"),
         (("0 6 * *", "UTC"), "five fields"),

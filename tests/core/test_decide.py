@@ -11,6 +11,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 import pytest
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -394,10 +395,9 @@ CASES = [
     Case("has its letter closed after a deadline", closed(R.TIMED_OUT), (R.TIMED_OUT,), R.TIMED_OUT),
 ]
 
-FOUND = [pytest.param(case, state, id=f"{case.what}: {state}") for case in CASES for state in case.finds]
-EACH = [pytest.param(case, id=case.what) for case in CASES]
-ENDING = [pytest.param(case, id=case.what) for case in CASES if case.leaves in FINAL_RUN_STATUSES]
-WAITS = [pytest.param(case, id=case.what) for case in CASES if case.leaves in (R.PENDING, R.SLEEPING)]
+FOUND = [(case, state) for case in CASES for state in case.finds]
+ENDING = [case for case in CASES if case.leaves in FINAL_RUN_STATUSES]
+WAITS = [case for case in CASES if case.leaves in (R.PENDING, R.SLEEPING)]
 
 
 def decided(case: Case) -> Transition:
@@ -408,7 +408,7 @@ def test_every_outcome_is_among_the_cases() -> None:
     assert {type(case.outcome) for case in CASES} == set(typing.get_args(Outcome))
 
 
-@pytest.mark.parametrize(("case", "found"), FOUND)
+@each("case, found", FOUND)
 def test_a_run_only_ever_makes_legal_moves(case: Case, found: RunStatus) -> None:
     change = decided(case).change
     assert (None if change is None else change.status) == case.leaves
@@ -416,7 +416,7 @@ def test_a_run_only_ever_makes_legal_moves(case: Case, found: RunStatus) -> None
         assert is_legal_move(found, change.status)
 
 
-@pytest.mark.parametrize("case", EACH)
+@each("case", CASES)
 def test_a_step_only_ever_makes_legal_moves(case: Case) -> None:
     transition = decided(case)
     written = [S.CANCELLED] * len(case.entries) if transition.closes else [e.status for e in transition.entries]
@@ -425,13 +425,13 @@ def test_a_step_only_ever_makes_legal_moves(case: Case) -> None:
         assert all(is_legal_move(before, after) for before in befores)
 
 
-@pytest.mark.parametrize("case", EACH)
+@each("case", CASES)
 def test_every_transition_names_its_run_and_fence(case: Case) -> None:
     transition = decided(case)
     assert (transition.run, transition.tenant, transition.fence) == (7, "acme", 3)
 
 
-@pytest.mark.parametrize("case", EACH)
+@each("case", CASES)
 def test_a_letter_is_written_exactly_when_a_run_ends_in_failure_and_wants_one(case: Case) -> None:
     transition = decided(case)
     ends = (R.DLQ_PENDING, R.TIMED_OUT, R.COMPENSATED)
@@ -445,7 +445,7 @@ def test_a_letter_is_written_exactly_when_a_run_ends_in_failure_and_wants_one(ca
         assert transition.letter.public_id == letter_id("run7") == "dl-run7"
 
 
-@pytest.mark.parametrize("case", ENDING)
+@each("case", ENDING)
 def test_a_run_that_ended_has_no_holder_and_no_due_time(case: Case) -> None:
     change = decided(case).change
     assert change is not None
@@ -453,14 +453,14 @@ def test_a_run_that_ended_has_no_holder_and_no_due_time(case: Case) -> None:
     assert change.wake_in is None
 
 
-@pytest.mark.parametrize("case", EACH)
+@each("case", CASES)
 def test_the_fence_rises_exactly_when_the_run_loses_its_holder(case: Case) -> None:
     change = decided(case).change
     if change is not None:
         assert change.take == change.release
 
 
-@pytest.mark.parametrize("case", WAITS)
+@each("case", WAITS)
 def test_a_waiting_or_due_run_has_a_time_or_a_circuit(case: Case) -> None:
     change = decided(case).change
     assert change is not None
@@ -469,7 +469,7 @@ def test_a_waiting_or_due_run_has_a_time_or_a_circuit(case: Case) -> None:
     assert change.wake_in is not None or change.parked_on is not None or change.seen is not None or held
 
 
-@pytest.mark.parametrize("case", ENDING)
+@each("case", ENDING)
 def test_every_end_has_a_result_or_an_error(case: Case) -> None:
     change = decided(case).change
     assert change is not None

@@ -7,6 +7,7 @@ import math
 from datetime import timedelta
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +15,8 @@ from redrive.duration import MAX_DURATION, format_duration, parse_duration
 from redrive.errors import ConfigurationError
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"),
+@each(
+    "written, meant",
     [
         ("30s", 30),
         ("5m", 300),
@@ -43,7 +44,7 @@ def test_every_form_is_read_as_seconds(written: object, meant: float) -> None:
     assert math.copysign(1, read) == 1
 
 
-@pytest.mark.parametrize(
+@each(
     "written",
     [
         *("", " ", "s", "5x", "abc", "-5s", "+5s", "1h-30m", "30m1h", "1s1s", "5M", "1e3s", "1,5s", ".5s", "5.s"),
@@ -69,8 +70,8 @@ def test_units_add_up(d: int, h: int, m: int, s: int, ms: int) -> None:
     assert parse_duration(f"{d}d{h}h{m}m{s}s{ms}ms") == pytest.approx(meant)
 
 
-@pytest.mark.parametrize(
-    ("length", "read"),
+@each(
+    "length, read",
     [
         (0, "0 s"),
         (0.0001, "under 1 ms"),

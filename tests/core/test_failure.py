@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,7 +93,7 @@ def test_one_non_retryable_in_a_group_ends_it() -> None:
     assert capture_failure(group).retryable is False
 
 
-@pytest.mark.parametrize("category", Category)
+@each("category", Category)
 def test_a_timeout_or_a_broken_connection_is_uncertain(category: Category) -> None:
     uncertain = Failure.of(category, "x").uncertain
     assert uncertain is (category in {Category.TIMEOUT, Category.NETWORK})

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,7 +105,7 @@ def test_a_failure_without_a_letter_starts_both_handlers_too(outcome: Outcome) -
     assert len(transition.starts) == 2
 
 
-@pytest.mark.parametrize("outcome", OTHERS, ids=lambda outcome: type(outcome).__name__)
+@each("outcome", OTHERS)
 def test_other_transitions_start_no_handler(outcome: Outcome) -> None:
     assert decided(outcome).starts == ()
 

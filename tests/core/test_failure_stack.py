@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 
 import pytest
+from cases import each
 
 from redrive.core import failure
 from redrive.core.failure import capture_failure
@@ -87,7 +88,7 @@ def error_of(function: Callable[[], object]) -> BaseException:
     return caught.value
 
 
-@pytest.mark.parametrize("function", ALL)
+@each("function", ALL)
 def test_a_stack_reads_as_python_prints_it_the_second_time_too(function: Callable[[], object]) -> None:
     for _ in range(2):
         error = error_of(function)

@@ -6,6 +6,7 @@ import re
 import time
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,8 +38,8 @@ def test_a_fingerprint_is_sixteen_hexadecimal_digits_and_never_changes() -> None
     assert of(BASE) == "a2282295ba90c610"
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
+@each(
+    "one, other",
     [
         ("order 42 refused", "order 4711 refused"),
         ("took 1.5 s", "took 22,75 s"),
@@ -140,9 +141,7 @@ def test_any_text_has_a_fingerprint(message: str, workflow: str) -> None:
     assert re.fullmatch(r"[0-9a-f]{16}", of(failure, workflow, workflow))
 
 
-@pytest.mark.parametrize(
-    "unit", ["a", "1", "a1", "'", '"', "a@", "@a", "a.", "/", "/a", "://", "a:", "1:", "-", " ", "<n> ", "\\", "f-"]
-)
+@each("unit", ["a", "1", "a1", "'", '"', "a@", "@a", "a.", "/", "/a", "://", "a:", "1:", "-", " ", "<n> ", "\\", "f-"])
 def test_time_grows_with_length_only(unit: str) -> None:
     small, large = (_time(unit * (size // len(unit)) + "!") for size in (25_000, 100_000))
     assert large < 0.1 or large < 9 * small  # four times the text: 4 if linear, 16 if not

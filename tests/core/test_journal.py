@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -191,7 +192,7 @@ class Kind:
     missed: bool
 
 
-@pytest.mark.parametrize(
+@each(
     "case",
     [
         Kind(EntryKind.STEP, StepStatus.SUCCESS, 0, True),
@@ -206,7 +207,6 @@ class Kind:
         Kind(EntryKind.STEP, StepStatus.CANCELLED, None, False),
         Kind(EntryKind.TIMER, StepStatus.CANCELLED, None, False),
     ],
-    ids=lambda case: f"{case.kind} {case.status}",
 )
 def test_results_that_the_function_saw_must_be_requested_again(case: Kind) -> None:
     """A step in flight had not returned anything to the function yet, so the function may skip it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,8 +39,8 @@ def test_every_place_has_its_line() -> None:
     assert parse_typed_json(text, below=3).lines["order.lines[1].price"] == 8
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@each(
+    "text, said",
     [
         ('{"a": 1,\n "b": 2,\n "a": 3}', 'line 3: "a" is given twice, first in line 1'),
         ('{"x": [{"a": 1, "a": 1}]}', 'line 1: "a" is given twice'),

@@ -6,6 +6,7 @@ import typing
 
 import msgspec
 import pytest
+from cases import each
 
 from redrive.core import outcomes as module
 from redrive.core.outcomes import EntryRef, OpenEntry, Outcome, PlannedFollowUp, RunView
@@ -26,13 +27,13 @@ def test_every_record_about_a_run_is_an_outcome_and_nothing_else_is() -> None:
     assert set(RECORDS) - about_a_run == {RunView, EntryRef, OpenEntry, PlannedFollowUp}
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+@each("record", RECORDS)
 def test_a_record_cannot_change(record: type) -> None:
     assert record.__struct_config__.frozen  # type: ignore[attr-defined]
     assert not hasattr(record, "__dict__") or "__dict__" not in vars(record)
 
 
-@pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: outcome.__name__)
+@each("outcome", OUTCOMES)
 def test_an_outcome_is_written_with_the_names_of_its_fields(outcome: type) -> None:
     with pytest.raises(TypeError, match="positional"):
         outcome(object())

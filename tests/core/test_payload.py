@@ -25,6 +25,7 @@ from zoneinfo import ZoneInfo
 import pydantic
 import pytest
 import typing_extensions
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Secret, SecretStr, Tag
@@ -390,7 +391,7 @@ EXACT: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("hint", "value"), EXACT, ids=[f"{n}-{ascii(hint)[:50]}" for n, (hint, _) in enumerate(EXACT)])
+@each("hint, value", EXACT)
 def test_a_value_comes_back_equal_and_of_the_same_type(hint: Any, value: Any) -> None:
     back = there_and_back(hint, value)
     assert back == value
@@ -407,8 +408,8 @@ def test_nan_comes_back_as_nan_where_a_number_is_declared(hint: Any) -> None:
     assert "nan" in repr(there_and_back(hint, value)).lower()
 
 
-@pytest.mark.parametrize(
-    ("hint", "value", "expected"),
+@each(
+    "hint, value, expected",
     [
         (float, 5, 5.0),
         (int, True, 1),
@@ -759,7 +760,7 @@ WRONG: list[tuple[Any, Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("hint", "value", "path", "why"), WRONG, ids=[case[3] for case in WRONG])
+@each("hint, value, path, why", WRONG)
 def test_a_value_that_does_not_fit_is_refused_with_its_path(hint: Any, value: Any, path: str, why: str) -> None:
     error = refusal(taking(hint), value)
     assert (error.path, why in str(error)) == (path, True), str(error)
@@ -894,8 +895,8 @@ def test_a_value_that_fails_only_as_a_whole_is_refused_as_a_whole() -> None:
 # ------------------------------------------------------------------------------ errors on decoding
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "why"),
+@each(
+    "text, path, why",
     [
         ("{", "", "this is not valid JSON"),
         ("", "", "this is not valid JSON"),
@@ -910,7 +911,6 @@ def test_a_value_that_fails_only_as_a_whole_is_refused_as_a_whole() -> None:
         ("[" * 100_000 + r'"\ud800"', "", "nested more than 200 levels deep"),
         ('{"express": ' + "9" * 5_000 + "}", "", "too many digits"),
     ],
-    ids=lambda part: part[:30],
 )
 def test_json_that_does_not_fit_is_refused_with_its_path(text: str, path: str, why: str) -> None:
     with pytest.raises(PayloadError) as caught:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -140,8 +141,8 @@ def test_the_names_of_other_systems_stand_for_categories() -> None:
     assert RetryPolicy(never_retry_on=["rate-limit", "provider_5xx"]).never_retry_on == ("rate_limit", "server_error")
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
+@each(
+    "name, hint",
     [
         ("time_out", "did you mean 'timeout'"),
         ("ratelimit", "'rate_limit'"),
@@ -186,8 +187,8 @@ def test_a_name_is_stored_as_the_class_has_it() -> None:
     assert RetryPolicy(retry_on="sqlite3.dbapi2.Error").retry_on == ("sqlite3.Error",)
 
 
-@pytest.mark.parametrize(
-    ("listed", "matches"),
+@each(
+    "listed, matches",
     [
         ("shop.errors.CardDeclined", True),
         ("CardDeclined", True),
@@ -211,8 +212,8 @@ def test_a_listed_name_matches_the_class_its_bases_and_prefixes_of_them(listed: 
     assert not lists_error([listed], "validation", ("shop.timeout", "builtins.Exception")) or listed != "timeout"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "field"),
+@each(
+    "wrong, field",
     [
         ({"max_retries": -2}, "max_retries is -2. Give -1 for no limit, or a whole number from 0 on"),
         ({"max_retries": True}, "max_retries is True"),
@@ -248,8 +249,8 @@ def test_a_wrong_policy_is_refused_naming_field_value_and_what_is_allowed(wrong:
         assert field in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "field"),
+@each(
+    "wrong, field",
     [
         ({"name": ""}, "name is ''"),
         ({"name": 7}, "name is 7"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import each
 
 from redrive.core.rate import Rate, parse_rate
 from redrive.errors import InputError
@@ -23,8 +24,8 @@ def test_rates_are_read_in_many_forms_and_back_from_their_text(text: str, rate: 
     assert parse_rate(str(rate)) == rate
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
+@each(
+    "text, says",
     [
         ("fast", "not a rate"),
         ("50", "such as 50/s"),

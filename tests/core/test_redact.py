@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ JSON = st.recursive(
 # -- by name -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         *("password", "Password", "PASSWORD", "user_password", "userPassword", "password_hash", "PGPASSWORD"),
@@ -48,7 +49,7 @@ def test_a_field_with_a_telling_name_is_hidden(name: str) -> None:
         assert REDACTOR.redact({name: value}) == {name: MASK}
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         *("order_id", "amount", "tokenizer", "spinning", "pinned", "pins", "option", "options", "stops"),
@@ -61,7 +62,7 @@ def test_a_field_with_an_ordinary_name_is_shown(name: str) -> None:
     assert REDACTOR.redact({name: "x"}) == {name: "x"}
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         *("passwords", "tokens", "api_keys", "apiKeys", "secrets", "access_tokens", "accesstokens", "cookies"),
@@ -76,7 +77,7 @@ def test_a_plural_hides_everything_but_numbers(name: str) -> None:
     assert REDACTOR.text(f"{name}=abc and {name}=512") == f"{name}={MASK} and {name}=512"
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         {"name": "password", "value": "hunter2"},
@@ -95,7 +96,7 @@ def test_a_value_is_hidden_for_the_name_beside_it(value: Any) -> None:
     assert MASK in shown
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         {"name": "colour", "value": "red"},
@@ -126,8 +127,8 @@ def test_names_are_found_at_any_depth() -> None:
 # -- by content ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
+@each(
+    "text, shown",
     [
         (f"got {JWT} here", f"got {MASK} here"),
         ("Bearer abcdefghijklmnopqrstuvwx", f"Bearer {MASK}"),
@@ -199,7 +200,7 @@ def test_a_secret_in_a_text_is_hidden_and_the_rest_stays(text: str, shown: str) 
     assert REDACTOR.redact([text]) == [shown]
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         *("", "plain text", "Bearer authentication failed", "basic information", "invalid token: expired"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 
 import pytest
+from cases import each
 
 from redrive.core.classify import Category
 from redrive.core.decide import decide
@@ -141,14 +142,14 @@ def test_every_outcome_is_among_the_cases() -> None:
     assert {type(one) for one in cases} == set(typing.get_args(Outcome))
 
 
-@pytest.mark.parametrize("outcome", WITH_USERS_DATA, ids=name)
+@each("outcome", WITH_USERS_DATA)
 def test_the_replacement_contains_nothing_of_the_refused_write(outcome: Outcome) -> None:
     policy = RetryPolicy(max_retries=-1)
     assert BAD in repr(decide(outcome, policy, 0.5))
     assert BAD not in repr(decide(replace_refused(outcome, "text holds a NUL"), policy, 0.5))
 
 
-@pytest.mark.parametrize("outcome", WITHOUT_USERS_DATA, ids=name)
+@each("outcome", WITHOUT_USERS_DATA)
 def test_an_outcome_without_anything_of_the_users_stays_as_it_is(outcome: Outcome) -> None:
     assert replace_refused(outcome, "disk on fire") is outcome
 

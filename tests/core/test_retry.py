@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 
 import pytest
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,7 +54,7 @@ def test_the_categories_retried_by_default_are_the_documented_ones() -> None:
     }
 
 
-@pytest.mark.parametrize("category", Category)
+@each("category", Category)
 def test_a_failure_is_retried_by_its_category(category: Category) -> None:
     verdict = judged(replace(DOWN, category=category))
     assert verdict.retry == (category in RETRYABLE_CATEGORIES)

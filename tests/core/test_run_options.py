@@ -6,6 +6,7 @@ import json
 from itertools import combinations
 
 import pytest
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,7 +92,7 @@ def found(places: list[str], *, noise: StoredPolicies | None = None) -> RetryPol
     )
 
 
-@pytest.mark.parametrize("place", ORDER)
+@each("place", ORDER)
 def test_a_policy_is_in_force_without_a_more_specific_one(place: str) -> None:
     assert found(ORDER[ORDER.index(place) :]) == POLICY[place]
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from cases import each
 
 from redrive.core.states import (
     DELIVERY_MOVES,
@@ -57,7 +58,7 @@ def test_every_state_can_be_reached_from_the_first(kind: str) -> None:
     assert reached == set(states)
 
 
-@pytest.mark.parametrize(
+@each(
     "walk",
     [
         "PENDING RUNNING SUCCESS",
@@ -79,7 +80,7 @@ def test_the_promised_state_sequences_of_a_run_are_legal(walk: str) -> None:
         assert is_legal_move(old, new), f"{old} to {new}"
 
 
-@pytest.mark.parametrize(
+@each(
     "move",
     [
         ("SUCCESS", "PENDING"),

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import click
-import pytest
+from cases import each
 from pages import PAGES, ROOT, blocks, read
 
 import redrive
@@ -132,7 +132,7 @@ def test_every_name_of_the_testing_kit_is_explained() -> None:
     assert [name for name in redrive.testing.__all__ if f"`{name}" not in text] == []
 
 
-@pytest.mark.parametrize("category", Category)
+@each("category", Category)
 def test_the_table_of_categories_tells_what_is_retried(category: Category) -> None:
     row = re.search(
         rf"^\| `{category}` \|.*\| (\w+) \|$", read(ROOT / "docs/concepts/how-retries-decide.md"), re.MULTILINE
@@ -180,7 +180,7 @@ def test_the_walk_has_a_line_for_every_package() -> None:
     assert sorted(missing) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each("page", PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     prose = re.sub(r"^ *```.*?^ *```$", "", read(page), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", prose):

@@ -10,6 +10,7 @@ import ssl
 import sys
 
 import pytest
+from cases import each
 from http_kit import OK, Talk, answering, client, closing_after, leads_to, serving, silent_after, until
 from http_trust import Trust
 
@@ -70,8 +71,8 @@ async def test_a_large_body_arrives_whole() -> None:
     assert server.asked[0].body == body
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
+@each(
+    "options, words",
     [
         ({"method": "get"}, "not an HTTP method"),
         ({"method": "GET / HTTP/1.1\r\nX: y"}, "not an HTTP method"),

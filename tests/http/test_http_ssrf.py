@@ -7,6 +7,7 @@ import socket
 from collections.abc import Sequence
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -386,7 +387,7 @@ def test_rules_are_read_as_they_are_written() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     "rule",
     [
         "*",

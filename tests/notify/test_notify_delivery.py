@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from cases import each
 from http_kit import OK, Server, answering, serving
 from notify_kit import OPS, Postbox, failing, verified
 
@@ -450,7 +451,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "why"), BAD, ids=[why[:30] for _, why in BAD])
+@each("rule, why", BAD)
 def test_a_rule_that_makes_no_sense_is_refused_at_registration(rule: Any, why: str) -> None:
     app = Redrive()
     with pytest.raises(RegistrationError) as refused:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from cases import each
 from cluster import POSTGRES
 from outbox_kit import DEAD, mark, say, sink
 from store_keys import with_keys
@@ -253,7 +254,7 @@ def sealed_by_hand(keys: Keyring, record: Any) -> Any:
     return replace(record, **payloads, **hashes)
 
 
-@pytest.mark.parametrize("record", SEALED, ids=lambda record: record.__name__)
+@each("record", SEALED)
 def test_exactly_the_declared_fields_of_each_record_are_encrypted_and_decrypted(record: type[Any]) -> None:
     keys, plain = ring(OLD), filled(record)
     codec = Codec(keys)

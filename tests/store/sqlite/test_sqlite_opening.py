@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from cases import each
 from store_kit import SECOND, HandClock, Kit, becomes
 
 from redrive.core.states import RunStatus
@@ -19,8 +20,8 @@ from redrive.store.sqlite import SqliteStore, connection
 from redrive.store.sqlite.connection import Address, parse_url
 
 
-@pytest.mark.parametrize(
-    ("url", "path"),
+@each(
+    "url, path",
     [
         ("sqlite:///orders.db", "orders.db"),
         ("sqlite:///data/orders.db", "data/orders.db"),
