@@ -170,6 +170,7 @@ def test_a_run_is_shown_with_its_times_its_state_and_its_failure() -> None:
         "priority": 5,
         "status": RunStatus.DLQ_PENDING,
         "version": "v1",
+        "pinned": False,
         "correlation_id": "c-1",
         "parent": "run6",
         "replay_of": "run5",

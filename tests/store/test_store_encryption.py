@@ -165,7 +165,7 @@ CLEAR = {
 }  # fmt: skip
 # A letter's reason comes from the engine and contains an error message; other reasons come from users.
 PEOPLES = ("ReplayWrite", "ReplayRow", "AuditWrite", "AuditRow", "NewBulk", "BulkRow")
-FIGURES = {("StoreStats", name) for name in ("due", "overdue", "workers")}
+FIGURES = {("StoreStats", name) for name in ("due", "overdue", "workers", "waiting")}
 SCHEDULED = {(record, name) for record in ("NewSchedule", "ScheduleRow") for name in ("expression", "zone", "last_run")}
 CLEAR_HERE = {(record, "reason") for record in PEOPLES} | FIGURES | SCHEDULED
 CLEAR_HERE |= {(record, "list") for record in ("NewView", "ViewKey", "ViewRow")}
