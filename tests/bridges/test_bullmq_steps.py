@@ -212,6 +212,12 @@ async def test_a_killed_bridge_finds_the_job_again_on_postgresql(redis_url: str,
             await crash(made, redis_url, ["once"])
 
 
+async def test_a_step_that_workers_encrypted_fails(mail: Mail, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "is_sealed", lambda _: True)
+    async with mail.bridged():
+        assert "have no keys" in str(await _fail(await mail.notify.start("echo", "ann@example.org")))
+
+
 async def test_inputs_of_an_encrypted_store_are_not_written_to_redis(tmp_path: Path, redis_url: str) -> None:
     app = Redrive(f"sqlite:///{tmp_path}/runs.db", encryption_keys="A" * 43 + "=")
     app.source("mail", BullMQ(redis_url).steps("sealed"))

@@ -66,7 +66,7 @@ def commands(group: click.Group, path: str = "redrive") -> Iterator[tuple[str, c
 
 
 def test_every_command_has_a_heading_and_nothing_else_has() -> None:
-    named = set(re.findall(r"^#+ `(redrive(?: [a-z]+)+)", read(REFERENCE / "cli.md"), re.MULTILINE))
+    named = set(re.findall(r"^#+ `(redrive(?: [a-z-]+)+)", read(REFERENCE / "cli.md"), re.MULTILINE))
     assert named == {name for name, _ in commands(main)}
 
 
@@ -89,7 +89,7 @@ def test_the_tables_of_options_have_the_words_of_the_help() -> None:
     _, *sections = re.split(r"^#+ `", read(REFERENCE / "cli.md"), flags=re.MULTILINE)
     known, different = dict(commands(main)), []
     for section in sections:
-        name = re.match(r"redrive(?: [a-z]+)+", section)
+        name = re.match(r"redrive(?: [a-z-]+)+", section)
         options = known[name[0]].params if name else []
         helps = {option: each.help for each in options if isinstance(each, click.Option) for option in each.opts}
         for option, text in re.findall(r"^\| `(--[a-z-]+).*?` \| (.*?) \|", section, re.MULTILINE):
@@ -123,7 +123,8 @@ def check_call(known: dict[str, click.Command], words: list[str], where: str) ->
     assert length, where
     command = known[" ".join(words[:length])]
     options = {option for parameter in command.params for option in parameter.opts} | {"--help", "-h", "-"}
-    given = [word.partition("=")[0] for word in words[length:] if word.startswith("-")]
+    own = words[length : words.index("--")] if "--" in words else words[length:]  # behind it is another program
+    given = [word.partition("=")[0] for word in own if word.startswith("-")]
     assert [option for option in given if option not in options] == [], where
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import http.client
 import json
 import os
 import signal
 import subprocess
+import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import node
 import pytest
@@ -22,6 +27,7 @@ from redrive import Redrive, RetryPolicy
 from redrive.core.roles import Role
 from redrive.errors import RunFailed
 from redrive.store.accounts import NewToken
+from redrive.testing.worker_check import RULES, CheckServer, check_worker, serving
 
 __all__ = ["remote"]
 pytestmark = pytest.mark.heavy
@@ -210,6 +216,69 @@ async def test_killed_workers_are_replaced_and_stopped_ones_end_their_steps(remo
             run = await store.run(first.id)
             assert run is not None
             assert [(each.attempt, each.end) for each in await store.attempts(run.id)] == [(1, "LOST")]
+
+
+def test_the_worker_conforms_to_the_protocol() -> None:
+    command = [
+        "worker-check",
+        "--url",
+        "http://127.0.0.1:0",
+        "--",
+        str(node.binary()),
+        str(HERE / "checked_worker.mjs"),
+    ]
+    told = subprocess.run([sys.executable, "-m", "redrive", *command], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert told.stdout.count("ok ") == len(RULES) + 1
+
+
+class CarelessWorker(threading.Thread):
+    """A step worker that hopes that nothing goes wrong."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(daemon=True)
+        parts = urlsplit(address)
+        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+        self._headers = {"Authorization": "Bearer check"}
+
+    def call(self, path: str, body: Any) -> Any:
+        self._connection.request("POST", f"/api/v1/worker/{path}", json.dumps(body), self._headers)
+        answer = self._connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+    def run(self) -> None:
+        with contextlib.closing(self._connection):
+            _, registered = self.call("register", {"name": "careless", "queues": ["check"], "lease": 4_000_000})
+            self._headers["Redrive-Worker"] = str(registered["worker"])
+            while self.work():
+                pass
+
+    def work(self) -> bool:
+        wanted = {"queue": "check", "steps": ["echo", "fail", "slow"], "wait_ms": 500, "begin": False}
+        try:
+            status, reply = self.call("steps/poll", wanted)
+            for task in reply["tasks"] if status == 200 else ():
+                self.call(f"steps/{task['ticket']}/complete", {"output": task["input"].get("value")})
+        except (http.client.HTTPException, OSError):
+            self._connection.close()
+        else:
+            return status == 200
+        return True
+
+
+def test_a_careless_worker_breaks_the_rules_of_the_protocol() -> None:
+    server = CheckServer("check", "check", patience=2)
+    with serving(server) as address:
+        worker = CarelessWorker(address)
+        worker.start()
+        broken = {result.rule: result.problem for result in check_worker(server) if result.problem is not None}
+        worker.join(10)
+    # It answers once, tells no error, begins nothing, has no heartbeat, and ends with the first error of the server.
+    assert set(broken) == {rule for rule, _ in RULES} - {
+        "registers with its queue, and polls for its steps",
+        "drops an answer that is lost (409)",
+        "sends requests that fit the protocol",
+    }
 
 
 def test_the_package_is_small_and_has_no_dependencies() -> None:

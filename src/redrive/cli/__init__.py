@@ -7,7 +7,7 @@ start      demo, init, dev
 run        worker (worker_process), bridge, server, store (migrate, reencrypt)
 work       runs, dlq, saga, outbox, circuits, policies, workflows, schedules, audit, notifications
 access     accounts: tenants, tokens; users
-check      doctor (doctor_checks, doctor_security), code
+check      doctor (doctor_checks, doctor_security), code, worker_check
 shared     target: --url and --app; options and values; ids; pager; output: tables, JSON, ids; errors
 """
 
@@ -58,6 +58,7 @@ _COMMANDS = {
     "tokens": ("redrive.cli.accounts", "Manage the tokens with which programs use the server."),
     "users": ("redrive.cli.users", "Manage the users who may sign in to the server."),
     "worker": ("redrive.cli.worker", "Run workflows until stopped."),
+    "worker-check": ("redrive.cli.worker_check", "Check a step worker in any language against the protocol."),
     "workers": ("redrive.cli.workers", "List workers; drain and retire them."),
     "workflows": ("redrive.cli.workflows", "List workflows; pause and resume them."),
 }
@@ -72,7 +73,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
-            command = getattr(importlib.import_module(_COMMANDS[name][0]), name)
+            command = getattr(importlib.import_module(_COMMANDS[name][0]), name.replace("-", "_"))
         return name, command, rest
 
 
