@@ -199,6 +199,15 @@ async def test_writes_that_wait_share_a_commit_and_one_that_fails_undoes_nothing
     assert seen.count("COMMIT") == 1
 
 
+async def test_a_write_of_many_rows_has_a_commit_of_its_own(on_file: Kit) -> None:
+    """The caller has the answer while the thread writes the next batch."""
+    seen: list[str] = []
+    lines = on_file.store._connections
+    await lines.run_on_writer(lambda con: con.set_trace_callback(seen.append))
+    await asyncio.gather(*(lines.write(_pause(f"w{n}"), rows=1000) for n in range(2)))
+    assert seen.count("COMMIT") == 2
+
+
 async def test_writes_of_a_commit_that_fails_have_all_failed(on_file: Kit) -> None:
     def leave_a_row_without_its_owner(con: sqlite3.Connection) -> None:
         con.execute("CREATE TABLE mine (a REFERENCES pauses (workflow) DEFERRABLE INITIALLY DEFERRED)")

@@ -24,6 +24,7 @@ from redrive.store.sqlite.connection import BUSY_TIMEOUT, NOTHING_LOST, Address
 
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[sqlite3.Connection], Result]
+_MOST_ROWS_SHARED = 64  # of one write, about
 _MOST_WRITES = 64  # of one commit, so that the lease's heartbeat need not wait long for the write lock
 
 
@@ -241,8 +242,13 @@ class FileConnections:
         """Run a closure that only reads."""
         return await self._reader.run(work)
 
-    async def write(self, work: Work[Result]) -> Result:
-        """Run a closure in a transaction that holds the write lock from its beginning. Other writes may share it."""
+    async def write(self, work: Work[Result], *, rows: int = 1) -> Result:
+        """Run a closure in a transaction that holds the write lock from its beginning. Other writes may share it.
+
+        One that writes many rows shares no transaction: its caller works while the next one is written.
+        """
+        if rows > _MOST_ROWS_SHARED:
+            return await self._writer.run(lambda con: self.run_locked(con, work))
         return await self._writer.write(work)
 
     async def run_on_writer(self, work: Work[Result]) -> Result:
@@ -315,7 +321,7 @@ class MemoryConnection:
         async with self._lock:
             return self.now(work)
 
-    async def write(self, work: Work[Result]) -> Result:
+    async def write(self, work: Work[Result], *, rows: int = 1) -> Result:
         async with self._lock:
             return self.now(lambda con: self.run_locked(con, work))
 

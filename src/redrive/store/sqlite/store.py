@@ -174,7 +174,7 @@ class SqliteStore(SqlStore):
         return TenantView(self, tenant, workflows)
 
     async def _start(self, new: Sequence[NewRun], worker: int | None) -> list[StartResult]:
-        return await self._connections.write(lambda con: starts.start(con, self.now(), new, worker))
+        return await self._connections.write(lambda con: starts.start(con, self.now(), new, worker), rows=len(new))
 
     def _lease_connection(self) -> LeaseConnection:
         if isinstance(self._connections, MemoryConnection):
@@ -195,7 +195,7 @@ class SqliteStore(SqlStore):
         self, transitions: Sequence[Transition], worker: int | None, carriers: Sequence[SinkLease]
     ) -> list[TransitionResult]:
         batch = apply.TransitionBatch(self.now, transitions, worker, carriers)
-        results = await self._connections.write(batch.apply)
+        results = await self._connections.write(batch.apply, rows=len(transitions))
         if batch.woken:
             self.on_woken(batch.woken)
         return results
