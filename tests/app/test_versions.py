@@ -14,6 +14,7 @@ from redrive.app import RunHandle
 from redrive.core.states import RunStatus
 from redrive.desk.workflows import VersionState, describe_versions
 from redrive.errors import Conflict, RegistrationError
+from redrive.record_fields import replace
 from redrive.store.filters import AuditFilter
 from redrive.store.stats import VersionCount
 from redrive.store.workers import WorkerRow
@@ -194,6 +195,12 @@ def count(workflow: str, version: str, pinned: int = 0, diverged: int = 0) -> Ve
             [live_worker(1, "a", 1, order="3"), live_worker(2, "b", 2, order="3")],
             [count("order", "3", pinned=1)],
             {"3": "CURRENT", "a": "STOPPABLE", "b": "CURRENT"},
+        ),
+        # New runs of `order` need the old worker, since the new one has only `mail`.
+        (
+            [live_worker(1, "a", 1, order="3"), replace(live_worker(2, "b", 2), workflows=("mail",))],
+            [],
+            {"3": "CURRENT", "a": "UNUSED", "b": "CURRENT"},
         ),
         # No run needs version 3 of `order`, but its worker also has `mail`, which runs need.
         (
