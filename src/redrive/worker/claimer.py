@@ -172,8 +172,10 @@ class Claimer:
             and (in_slot or len(runs) <= worker.room)
             and not worker.is_stopping
             and worker.has_lease
-            and all(run.delay <= 0 and run.workflow in worker.workflows for run in runs)
-            and not any(run.workflow in worker.versions for run in runs)
+            and all(
+                run.delay <= 0 and run.workflow in worker.workflows and run.workflow not in worker.versions
+                for run in runs
+            )
             and (queues is None or all(run.queue in queues for run in runs))
         )
 
