@@ -213,6 +213,8 @@ class Settings:
     url: str = "sqlite:///redrive.db"
     token: str = field(default="", repr=False)
     allow_plain: bool = False
+    proxy: str = field(default="", repr=False)
+    ca_file: str = ""
     concurrency: int = 100
     queues: tuple[str, ...] = ()
     lease: float = 30.0

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
+from http_trust import make_trust
 
 from redrive.errors import ConfigurationError, NotFound, StoreError, StoreUnavailable
-from redrive.remote.client import Address
+from redrive.remote.client import Address, Client
 from redrive.remote.connection import Server
 
 BODY = b'{"done":true}'
@@ -141,3 +144,83 @@ def test_a_token_with_a_line_break_is_refused_without_being_shown() -> None:
     with pytest.raises(ConfigurationError) as refused:
         Server(Address.read("https://redrive.example.com"), "rdk_secret\r\nHost: other")
     assert "secret" not in str(refused.value)
+
+
+async def test_large_requests_and_answers_are_compressed() -> None:
+    packed = gzip.compress(BODY)
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(packed)}\r\n\r\n".encode()
+    broken = head.replace(b"gzip\r\n", b"gzip\r\nConnection: close\r\n") + bytes(len(packed))
+    large = b"[" + b"1," * 4000 + b"1]"
+    async with scripted([head + packed], [PLAIN], [broken]) as (script, server):
+        assert await server.call("POST", "x", large, {}) == BODY
+        server.compresses = True
+        assert await server.call("POST", "x", large, {}) == BODY
+        with pytest.raises(StoreUnavailable):
+            await server.call("POST", "x", b"{}", {})
+    plain, sent, small = (request.partition(b"\r\n\r\n") for request in script.requests)
+    assert plain[2] == large
+    assert b"Content-Encoding: gzip" in sent[0]
+    assert (gzip.decompress(sent[2]), small[2]) == (large, b"{}")
+    assert len(sent[2]) < len(large) / 10
+
+
+@asynccontextmanager
+async def proxied(status: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """Run a proxy that answers CONNECT with a status, and passes connections on to ports of this machine."""
+    asked: list[bytes] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(1 << 16):
+                target.write(data)
+                await target.drain()
+        target.close()
+        with suppress(OSError):
+            await target.wait_closed()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 " + status + b"\r\n\r\n")
+        if not status.startswith(b"200"):
+            writer.close()
+            await writer.wait_closed()
+            return
+        port = int(asked[-1].split(b" ")[1].rpartition(b":")[2])
+        back, there = await asyncio.open_connection("127.0.0.1", port)
+        tasks.extend(asyncio.create_task(each) for each in (copy(reader, there), copy(back, writer)))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://me:p%40ss@127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+        await asyncio.gather(*tasks)  # the tests close their connections
+
+
+async def test_workers_and_clients_reach_the_server_through_a_proxy(tmp_path: Path) -> None:
+    trust, script = make_trust(tmp_path, "redrive.example.com"), Script([[PLAIN], [PLAIN]])
+    there = await asyncio.start_server(script.serve, "127.0.0.1", 0, ssl=trust.server)
+    async with there:
+        url = f"https://redrive.example.com:{there.sockets[0].getsockname()[1]}"
+        async with proxied(b"200 OK") as (proxy, asked):
+            address = Address.read(url, proxy, str(trust.file))
+            server, client = Server(address, "rdk_secret"), Client(address, "rdk_secret")
+            assert await server.call("POST", "x", b"{}", {}) == BODY
+            assert await asyncio.to_thread(client.call, "POST", "x", b"{}", {}) == BODY
+            server.close()
+            client.close()
+        for head in asked:
+            assert head.startswith(f"CONNECT {url.removeprefix('https://')} HTTP/1.".encode())
+            assert b"Proxy-Authorization: Basic bWU6cEBzcw==" in head
+            assert b"rdk_secret" not in head
+        async with proxied(b"407 Proxy Authentication Required") as (proxy, asked):
+            address = Address.read(url, proxy, str(trust.file))
+            with pytest.raises(StoreUnavailable, match="407"):
+                await Server(address, "rdk_secret").call("POST", "x", b"{}", {})
+            with pytest.raises(StoreUnavailable, match="407"):
+                await asyncio.to_thread(Client(address, "rdk_secret").call, "POST", "x", b"{}", {})
+    for wrong in ("https://proxy:1", "proxy:3128", "http://proxy:port"):
+        with pytest.raises(ConfigurationError, match="proxy"):
+            Address.read(url, wrong)
+    assert Address.read("http://127.0.0.1:1", proxy).way is None
+    with pytest.raises(ConfigurationError, match="REDRIVE_CA_FILE"):
+        Address.read(url, "", str(tmp_path / "missing.pem")).make_tls()

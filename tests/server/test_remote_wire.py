@@ -134,7 +134,7 @@ RECORDS: dict[str, Any] = {
     ),
     "registered": wire.Registered(
         worker=9, protocol=1, now=5, lease=30 * MICROS, wait=20 * MICROS,
-        limits=wire.WorkerLimits(payload=1, body=2, batch=3, claim=4),
+        limits=wire.WorkerLimits(payload=1, body=2, batch=3, claim=4), features=(wire.GZIP,),
     ),
     "claim": wire.ClaimCall(capacity=5, suspect=True, after=Lane("acme", "default", 0, "w")),
     "claims": wire.ClaimReply(runs=[RUN], now=5, next_in=6, after=Lane("acme", "default", 0, "w")),

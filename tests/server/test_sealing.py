@@ -22,6 +22,7 @@ from server_kit import HERE, PATIENCE, PREFIX, SECRET, Process, World, populated
 import redrive
 from redrive import FailureEvent, Redrive, RetryPolicy
 from redrive.errors import Conflict, InputError, RunFailed
+from redrive.remote.client import Address
 from redrive.store.filters import LetterFilter, RunFilter
 
 pytestmark = pytest.mark.heavy
@@ -41,8 +42,8 @@ class Sealed:
     wire: list[bytes] = field(default_factory=list)
     proxy: str = ""
 
-    def app(self, role: str = "WORKER", keys: str = KEY, url: str = "") -> Redrive:
-        return Redrive(url or self.proxy, token=self.tokens[role], encryption_keys=keys)
+    def app(self, role: str = "WORKER", keys: str = KEY, url: str = "", **settings: Any) -> Redrive:
+        return Redrive(url or self.proxy, token=self.tokens[role], encryption_keys=keys, **settings)
 
     def call(self, method: str, path: str, body: Any = None, *, language: str = "en", key: str = "") -> httpx2.Response:
         """Send a request of an owner, who does not have the workers' key."""
@@ -354,3 +355,18 @@ async def test_what_needs_the_key_is_refused_and_says_so(served: Sealed) -> None
         assert await clear.result("60s") == "fixed"
         async with served.app("OWNER", keys="", url=served.process.address).client() as client:
             assert (await client.runs.get(clear.id)).input["name"] == "fixed"
+
+
+async def test_a_worker_elsewhere_compresses_what_it_encrypted(served: Sealed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Address, "is_local", False)
+    async with recorded(served):
+        served.wire.clear()
+        app = served.app(allow_plain=True)
+        flows = register(app)
+        async with app:
+            name = f"fixed {MARK} {'x' * 20_000}"
+            done = await flows["failure"].start(name, "y", tenant="acme")
+            assert await done.result("60s") == name
+    wire = b"".join(served.wire)
+    assert b"Content-Encoding: gzip" in wire
+    assert MARK.encode() not in wire

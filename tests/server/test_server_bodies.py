@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
 import threading
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +23,7 @@ from redrive.server import request_guard
 from redrive.server.limits import Limits
 from redrive.server.pages import forms
 from redrive.server.pages import replay_form as wishes
+from redrive.server.problem_responses import ProblemError
 from redrive.store.accounts import NewUser
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"}
@@ -39,6 +42,43 @@ def ask(address: str, head: list[str], body: bytes = b"") -> tuple[int, dict[str
             name, _, value = header.partition(b":")
             length = int(value) if name.lower() == b"content-length" else length
         return status, json.loads(answer.read(length))
+
+
+# -- compression -----------------------------------------------------------------------------------------
+
+
+def test_a_compressed_body_is_inflated_up_to_the_limit(world: World) -> None:
+    def post(body: bytes, encoding: str = "gzip") -> tuple[int, dict[str, Any]]:
+        head = [f"POST {PREFIX}/runs:batch HTTP/1.1", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+        token = f"Authorization: Bearer {world.tokens['acme', 'ADMIN']}"
+        return ask(world.address, [*head, token, f"Content-Encoding: {encoding}"], body)
+
+    run = gzip.compress(json.dumps({"runs": [{"workflow": "unknown", "input": {"text": "x" * 9000}}]}).encode())
+    status, problem = post(run)
+    assert (status, problem["reason_code"]) == (422, "code_unregistered")
+    bomb = gzip.compress(bytes(100_000_000))
+    assert len(bomb) < 100_000
+    status, problem = post(bomb)
+    assert (status, problem["reason_code"]) == (413, "body_too_large")
+    for body, encoding, expected in ((run[:-20], "gzip", 400), (b"{}", "gzip", 400), (b"{}", "br", 415)):
+        status, problem = post(body, encoding)
+        assert (status, problem["reason_code"]) == (expected, "body_not_gzip")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProblemError):
+            bodies.inflate_body(bomb, 16 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_answers_to_other_machines_are_compressed_if_they_are_large(world: World) -> None:
+    client = world.client()
+    far = client.get("/openapi.json", headers={"X-Forwarded-For": "192.0.2.7"})
+    near = client.get("/openapi.json")
+    small = client.get("/me", headers={"X-Forwarded-For": "192.0.2.7"})
+    assert [each.headers.get("content-encoding") for each in (far, near, small)] == ["gzip", None, None]
+    assert far.json() == near.json()
 
 
 # -- before the body is read -----------------------------------------------------------------------------

@@ -7,7 +7,6 @@ opened, with the name of the thing and what to do instead.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -54,13 +53,13 @@ class RemoteRuntime(RuntimeBase):
 
     def __init__(self, app: Redrive, clock: Clock) -> None:
         settings = app.settings
-        self._address = Address.read(settings.url)
+        self._address = Address.read(settings.url, settings.proxy, settings.ca_file)
         self._token = settings.token
         if not self._token:
             raise ConfigurationError(
                 f"the URL is that of a server: put the token into {TOKEN_VARIABLE}, or give token="
             )
-        if not (self._address.secure or settings.allow_plain or _is_loopback(self._address.host)):
+        if not (self._address.secure or settings.allow_plain or self._address.is_local):
             raise ConfigurationError(
                 f"{self._address} has no https, so others on the network could read the token and the "
                 "payloads: write https://, or set REDRIVE_ALLOW_PLAIN=yes if the network is private"
@@ -69,7 +68,7 @@ class RemoteRuntime(RuntimeBase):
         self._sealing = read_sealing(settings.encryption_keys)
         self._source = _ServerResults(Client(self._address, self._token, self._sealing))
         super().__init__(app, clock, self._source)
-        self.remote = remote = Remote(settings.url, self._token, app.registered_steps, self._sealing)
+        self.remote = remote = Remote(self._address, self._token, app.registered_steps, self._sealing)
         self.runs, self.dlq, self.starter = remote.make_runs(_SendingRuns), remote.dlq, remote.starter
         self.sagas = _RemoteSagas(remote)
         self.tasks = remote.tasks
@@ -168,15 +167,6 @@ class _RemoteSagas:
 
     def __init__(self, remote: Remote) -> None:
         self.get = remote.saga
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _refuse_what_needs_the_store(app: Redrive) -> None:

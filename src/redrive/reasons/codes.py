@@ -306,6 +306,7 @@ class ReasonCode(StrEnum):
     # why an HTTP request is refused
     BODIES_TOO_LARGE = "bodies_too_large"
     BODY_NOT_UTF8 = "body_not_utf8"
+    BODY_NOT_GZIP = "body_not_gzip"
     BODY_TOO_LARGE = "body_too_large"
     BODY_LENGTH_AMBIGUOUS = "body_length_ambiguous"
     BODY_LENGTH_INVALID = "body_length_invalid"

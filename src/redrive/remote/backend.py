@@ -190,6 +190,7 @@ class RemoteBackend:
         self.unanswered_beats = 0
         self._wait = min(_WAIT, registered.wait / MICROS)
         self._limits = registered.limits
+        self._server.compresses = wire.GZIP in registered.features and not self._address.is_local
         return registered.worker
 
     async def retire(self, worker: int) -> None:

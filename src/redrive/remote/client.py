@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import http.client
+import ipaddress
 import json
 import ssl
 import uuid
@@ -11,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TypeVar, cast
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 import msgspec
 from pydantic import TypeAdapter, ValidationError
@@ -38,17 +40,50 @@ _MAX_PAUSE = 5.0
 _DROPPED = (http.client.HTTPException, OSError)
 
 
+class Proxy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An HTTP proxy that passes connections on (CONNECT). `headers`: the credentials for it, if it needs any."""
+
+    host: str
+    port: int
+    headers: dict[str, str]
+
+    @classmethod
+    def read(cls, url: str) -> Proxy | None:
+        """Parse a URL such as `http://[user:password@]host[:port]`; None if it is empty."""
+        if not url:
+            return None
+        try:
+            parts = urlsplit(url)
+            port = parts.port or 3128
+        except ValueError:
+            parts = None
+        if parts is None or parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or parts.query:
+            # The URL is not shown: it may contain a password.
+            raise ConfigurationError("the URL of the proxy is invalid: write http://[user:password@]host[:port]")
+        headers = {}
+        if parts.username is not None:
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            headers["Proxy-Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
+        return cls(host=parts.hostname, port=port, headers=headers)
+
+
 class Address(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The address of a server, and the tenant of requests that name none."""
+    """The address of a server, and the tenant of requests that name none.
+
+    `proxy`: the proxy on the way to it. `ca_file`: the certificates of the authorities to trust instead of the usual
+    ones.
+    """
 
     host: str
     port: int | None
     secure: bool
     root: str
     tenant: str | None
+    proxy: Proxy | None = None
+    ca_file: str = ""
 
     @classmethod
-    def read(cls, url: str) -> Address:
+    def read(cls, url: str, proxy: str = "", ca_file: str = "") -> Address:
         """Parse a URL such as `https://host[:port][/path][?tenant=NAME]`."""
         try:
             parts = urlsplit(url)
@@ -67,7 +102,34 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             secure=parts.scheme == "https",
             root=parts.path.rstrip("/"),
             tenant=query.get("tenant", [None])[0],
+            proxy=Proxy.read(proxy),
+            ca_file=ca_file,
         )
+
+    @property
+    def real_port(self) -> int:
+        """The port, also if the URL names none."""
+        return self.port or (443 if self.secure else 80)
+
+    @property
+    def way(self) -> Proxy | None:
+        """The proxy that connections pass through; None for a server on this machine."""
+        return None if self.is_local else self.proxy
+
+    def make_tls(self) -> ssl.SSLContext:
+        """Return the settings of TLS; raise ConfigurationError if the certificates cannot be read."""
+        try:
+            return ssl.create_default_context(cafile=self.ca_file or None)
+        except OSError as error:
+            raise ConfigurationError(f"REDRIVE_CA_FILE {self.ca_file!r} cannot be used: {error}") from None
+
+    @property
+    def is_local(self) -> bool:
+        """True for a server on this machine."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
     def __str__(self) -> str:
         port = "" if self.port is None else f":{self.port}"
@@ -206,12 +268,14 @@ class Client:
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
     ) -> http.client.HTTPResponse:
         if self._connection is None:
-            at = self.address
+            at, proxy = self.address, self.address.way
+            host, port = (at.host, at.port) if proxy is None else (proxy.host, proxy.port)
             if at.secure:
-                context = ssl.create_default_context()
-                self._connection = http.client.HTTPSConnection(at.host, at.port, timeout=TIMEOUT, context=context)
+                self._connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=at.make_tls())
             else:
-                self._connection = http.client.HTTPConnection(at.host, at.port, timeout=TIMEOUT)
+                self._connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT)
+            if proxy is not None:
+                self._connection.set_tunnel(at.host, at.real_port, proxy.headers)
         self._connection.request(method, target, body, dict(headers))
         return self._connection.getresponse()
 

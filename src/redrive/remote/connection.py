@@ -7,18 +7,22 @@ switches of threads cost more than a small request.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import http.client
 import io
+import socket
 import ssl
+import zlib
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, cast
 
 from redrive.errors import ConfigurationError
-from redrive.remote.client import TIMEOUT, TOKEN_VARIABLE, Address, make_no_answer_error, read_problem
+from redrive.remote.client import TIMEOUT, TOKEN_VARIABLE, Address, Proxy, make_no_answer_error, read_problem
 from redrive.settings import API_PREFIX
 
 _MAX_HEAD = 64 << 10
+_COMPRESS_FROM = 4 << 10
 _HEAD_END = b"\r\n\r\n"
 
 
@@ -37,14 +41,18 @@ class Server:
         self._head = (
             f"Host: {host if self._port == default else f'{host}:{self._port}'}\r\n"
             f"Authorization: Bearer {token}\r\n"
-            "Accept-Encoding: identity\r\nContent-Type: application/json\r\n"
+            f"Accept-Encoding: {'identity' if address.is_local else 'gzip'}\r\nContent-Type: application/json\r\n"
         )
+        self.compresses = False
+        """True if large requests are compressed, which a server must understand."""
 
     async def call(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> bytes:
         """Send a request and return the answer; raise the error behind a problem.
 
         The request must be safe to repeat: it is sent again if the server had closed the connection.
         """
+        if self.compresses and body is not None and len(body) >= _COMPRESS_FROM:
+            body, headers = gzip.compress(body, 1), {**headers, "Content-Encoding": "gzip"}
         more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         target = f"{self.address.root}{API_PREFIX}/{path}"
         head = f"{method} {target} HTTP/1.1\r\n{self._head}{more}Content-Length: {len(body or b'')}\r\n\r\n"
@@ -84,13 +92,47 @@ class Server:
 
     async def _connect(self) -> _Connection:
         loop, tls = asyncio.get_running_loop(), self._tls if self.address.secure else None
+        host, proxy = self.address.host, self.address.way
         async with asyncio.timeout(TIMEOUT):
-            _, connection = await loop.create_connection(_Connection, self.address.host, self._port, ssl=tls)
+            if proxy is None:
+                _, connection = await loop.create_connection(_Connection, host, self._port, ssl=tls)
+            else:
+                tunnel = await self._open_tunnel(proxy)
+                name = host if tls else None
+                _, connection = await loop.create_connection(_Connection, sock=tunnel, ssl=tls, server_hostname=name)
         return connection
+
+    async def _open_tunnel(self, proxy: Proxy) -> socket.socket:
+        """Return a connection to the server through a proxy."""
+        loop = asyncio.get_running_loop()
+        ((family, kind, protocol, _, where), *_) = await loop.getaddrinfo(
+            proxy.host, proxy.port, type=socket.SOCK_STREAM
+        )
+        target = f"{self.address.host}:{self.address.real_port}"
+        lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
+        lines += [f"{name}: {value}" for name, value in proxy.headers.items()]
+        tunnel = socket.socket(family, kind, protocol)
+        try:
+            tunnel.setblocking(False)
+            await loop.sock_connect(tunnel, where)
+            await loop.sock_sendall(tunnel, "\r\n".join([*lines, "", ""]).encode())
+            head = b""
+            # Nothing follows the head: the server speaks after the first request only.
+            while _HEAD_END not in head and len(head) < _MAX_HEAD:
+                if not (part := await loop.sock_recv(tunnel, 4096)):
+                    raise ConnectionError(f"the proxy {proxy.host} closed the connection")
+                head += part
+            status = head.partition(b"\r\n")[0].decode("latin-1")
+            if status.split(" ")[1:2] != ["200"]:
+                raise ConnectionError(f"the proxy {proxy.host} answers {status[:100]!r}")
+        except BaseException:
+            tunnel.close()
+            raise
+        return tunnel
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        return ssl.create_default_context()
+        return self.address.make_tls()
 
     def _read(self, status: int, text: bytes) -> bytes:
         if status >= 300:
@@ -174,6 +216,12 @@ class _Connection(asyncio.Protocol):
     def _finish(self, body: bytes) -> None:
         if self._answer is not None and not self._answer.done() and self._head is not None:
             self.usable = self.usable and not self._head.will_close
+            if self._head.getheader("Content-Encoding") == "gzip":
+                try:
+                    body = gzip.decompress(body)
+                except (OSError, EOFError, zlib.error) as error:
+                    self._fail(http.client.HTTPException(f"the answer cannot be inflated: {error}"))
+                    return
             self._answer.set_result((self._head.status, body))
 
     def _fail(self, error: Exception) -> None:

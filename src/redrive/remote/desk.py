@@ -47,6 +47,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict, field_names, replace
 from redrive.remote.client import TOKEN_VARIABLE, Address, Client, RawJson, encode_value, make_query, read, without_none
 from redrive.remote.sealing import Sealing
+from redrive.settings import ENVIRONMENT_VARIABLES
 from redrive.store.accounts import IssuedToken, MemberRow, NewToken, NewUser, TenantRow, TokenKind, TokenRow, UserRow
 from redrive.store.filters import LetterFilter
 from redrive.store.result_page import Page
@@ -484,9 +485,16 @@ class Remote:
     """
 
     def __init__(
-        self, url: str, token: str | None = None, steps: Mapping[str, Any] | None = None, sealing: Sealing | None = None
+        self,
+        url: str | Address,
+        token: str | None = None,
+        steps: Mapping[str, Any] | None = None,
+        sealing: Sealing | None = None,
     ) -> None:
-        client = Client(Address.read(url), os.environ.get(TOKEN_VARIABLE, "") if token is None else token, sealing)
+        if isinstance(url, str):
+            proxy, ca_file = (os.environ.get(ENVIRONMENT_VARIABLES[name], "") for name in ("proxy", "ca_file"))
+            url = Address.read(url, proxy, ca_file)
+        client = Client(url, os.environ.get(TOKEN_VARIABLE, "") if token is None else token, sealing)
         self._client = client
         self.registered_steps = steps or {}
         self.runs: Runs = self.make_runs(RemoteRuns)

@@ -54,6 +54,10 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pass
 
 
+GZIP = "gzip"
+"""The feature of a server that takes compressed requests."""
+
+
 class WorkerLimits(_Record, frozen=True, kw_only=True):
     """Limits of a server: bytes of a payload and of a request, outcomes in a batch, runs of a claim."""
 
@@ -80,7 +84,10 @@ class Registration(_Record, frozen=True, kw_only=True):
 
 
 class Registered(_Record, frozen=True, kw_only=True):
-    """The answer to a registration. `lease` and `wait` are in microseconds; `wait` is the longest long poll."""
+    """The answer to a registration. `lease` and `wait` are in microseconds; `wait` is the longest long poll.
+
+    `features`: what this server understands beside the first version of the protocol.
+    """
 
     worker: int
     protocol: int
@@ -88,6 +95,7 @@ class Registered(_Record, frozen=True, kw_only=True):
     lease: int
     wait: int
     limits: WorkerLimits
+    features: tuple[str, ...] = ()
 
 
 class ClaimCall(_Record, frozen=True, kw_only=True):

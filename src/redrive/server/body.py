@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +50,28 @@ async def run_off_loop(size: int, call: Callable[..., T], *arguments: Any) -> T:
     if size <= INLINE_BYTES:
         return call(*arguments)
     return await asyncio.get_running_loop().run_in_executor(_threads, call, *arguments)
+
+
+COMPRESS_FROM = 4 << 10
+"""Bytes of a body that is worth compressing."""
+
+
+def inflate_body(body: bytes, most: int) -> bytes:
+    """Return a body that was compressed with gzip. Inflating stops at `most` bytes, and the body is refused."""
+    inflater, size = zlib.decompressobj(wbits=31), 0
+    parts: list[bytes] = []
+    try:
+        while not inflater.eof:
+            part = inflater.decompress(inflater.unconsumed_tail if parts else body, _CHUNK)
+            if not part and not inflater.eof:
+                raise zlib.error("the body has no end")
+            size += len(part)
+            if size > most:
+                raise ProblemError(413, Reason(ReasonCode.BODY_TOO_LARGE, most=most))
+            parts.append(part)
+    except zlib.error:
+        raise ProblemError(400, Reason(ReasonCode.BODY_NOT_GZIP)) from None
+    return b"".join(parts)
 
 
 class BytesInFlight:

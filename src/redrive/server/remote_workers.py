@@ -183,6 +183,7 @@ class RemoteWorkers:
             lease=new.lease,
             wait=int(LONGEST_POLL * MICROS),
             limits=self.limits,
+            features=(wire.GZIP,),
         )
 
     async def _find_sealed(self, workflows: Sequence[str], tenant: str) -> str | None:

@@ -7,6 +7,7 @@ and measured before it is parsed.
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -16,7 +17,14 @@ from fastapi import Request
 
 from redrive.reasons import Reason, ReasonCode
 from redrive.remote.wire import WORKER_PATH
-from redrive.server.body import BytesInFlight, check_encoding, find_json_excess, run_off_loop
+from redrive.server.body import (
+    COMPRESS_FROM,
+    BytesInFlight,
+    check_encoding,
+    find_json_excess,
+    inflate_body,
+    run_off_loop,
+)
 from redrive.server.limits import Limits
 from redrive.server.problem_responses import ProblemError, make_http_problem
 from redrive.settings import API_PREFIX, PAGES_PREFIX
@@ -97,6 +105,9 @@ class RequestGuard:
             await self._app(scope, receive, send)
             return
 
+        if accepts_gzip(scope):
+            send = compress_answer(send)
+
         async def send_secured(message: AsgiMessage) -> None:
             """Send a message with security headers for browsers."""
             if message["type"] == "http.response.start":
@@ -167,6 +178,12 @@ class RequestGuard:
         except TimeoutError:
             reason = Reason(ReasonCode.BODY_TOO_SLOW, seconds=limits.seconds)
             raise ProblemError(408, reason, headers={"Connection": "close"}) from None
+        encoding = headers.get(b"content-encoding", b"identity").strip().lower()
+        if encoding == b"gzip":
+            body = await run_off_loop(most, inflate_body, body, most)
+            add(len(body))
+        elif encoding != b"identity":
+            raise ProblemError(415, Reason(ReasonCode.BODY_NOT_GZIP), headers={"Accept-Encoding": "gzip"})
         if not body:
             return body
         media, _, more = headers.get(b"content-type", b"").decode("latin-1").partition(";")
@@ -189,6 +206,39 @@ class RequestGuard:
             code = "too_deep" if excess.code == ReasonCode.NESTED_TOO_DEEP else "too_complex"
             raise ProblemError(422, excess, code=code)
         return body
+
+
+def accepts_gzip(scope: AsgiMessage) -> bool:
+    """Return True for a request to the API from another machine that takes compressed answers."""
+    if not get_path(scope).startswith(f"{API_PREFIX}/"):
+        return False
+    headers, client = dict(scope["headers"]), scope.get("client")
+    is_local = client is not None and client[0] in ("127.0.0.1", "::1") and b"x-forwarded-for" not in headers
+    return not is_local and b"gzip" in headers.get(b"accept-encoding", b"")
+
+
+def compress_answer(send: Send) -> Send:
+    """Return a `send` that compresses JSON of more than a few kilobytes, if it is sent at once."""
+    start: AsgiMessage | None = None
+
+    async def send_compressed(message: AsgiMessage) -> None:
+        nonlocal start
+        if message["type"] == "http.response.start":
+            start = message
+            return
+        if start is not None:
+            head, start = start, None
+            body, headers = message.get("body", b""), dict(head["headers"])
+            is_json = headers.get(b"content-type", b"").startswith(b"application/json")
+            if is_json and len(body) >= COMPRESS_FROM and not message.get("more_body"):
+                body = await run_off_loop(len(body), gzip.compress, body, 1)
+                kept = [pair for pair in head["headers"] if pair[0].lower() != b"content-length"]
+                more = [(b"content-encoding", b"gzip"), (b"content-length", str(len(body)).encode())]
+                head, message = {**head, "headers": [*kept, *more]}, {**message, "body": body}
+            await send(head)
+        await send(message)
+
+    return send_compressed
 
 
 async def _receive_body(receive: Receive, most: int, add: Callable[[int], None]) -> bytes:
