@@ -23,6 +23,7 @@ from server_kit import HERE, PATIENCE, PREFIX, SECRET, Process, World, access_of
 
 import redrive
 from redrive import ChildFailed, Redrive, RetryPolicy
+from redrive.clock import MICROS, SystemClock
 from redrive.core.roles import ALL_TENANTS, Role
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
@@ -32,8 +33,9 @@ from redrive.remote.backend import RemoteBackend
 from redrive.store.accounts import NewToken, TokenKind
 from redrive.store.filters import RunFilter
 from redrive.store.postgres import PostgresStore
-from redrive.store.workers import Catalogue, NewWorker, Receipt, StaleBatch
+from redrive.store.workers import Catalogue, HeartbeatReply, NewWorker, Receipt, StaleBatch
 from redrive.worker.committer import MAX_BATCH
+from redrive.worker.lease import Lease
 
 pytestmark = pytest.mark.heavy
 KINDS = ["sqlite", *cluster.POSTGRES[:1]]
@@ -646,6 +648,36 @@ async def test_cancel_and_revocation_reach_a_worker(remote: Remote, tmp_path: Pa
             await access_of(store).revoke_token(ALL_TENANTS, made.token.id)
         assert worker.wait(PATIENCE) == 5
         assert "token" in worker.stdout.read()
+
+
+async def test_very_many_workers_send_fewer_heartbeats(remote: Remote) -> None:
+    def beat(lease: int) -> int:
+        with remote.http(made.secret) as http:
+            worker = http.post("/register", json={"name": "w", "lease": lease}).json()["worker"]
+        with remote.http(made.secret, worker) as http:
+            return int(http.post("/beat", json={}).json()["every"])
+
+    async with opened(remote.world.url) as store:
+        made = await access_of(store).create_token(NewToken(tenant=ALL_TENANTS, role=Role.WORKER, name="many"))
+    spaced = [await asyncio.to_thread(beat, 30_000_000) for _ in range(60)]
+    assert (spaced[0] >= 1_000_000, 1_200_000 <= spaced[-1] <= 5_000_000) == (True, True)
+    assert await asyncio.to_thread(beat, 3_000_000) == 500_000, "at most a sixth of the lease"
+
+
+async def test_a_worker_spaces_its_heartbeats_as_the_server_asks() -> None:
+    class Connection:
+        every = 4 * MICROS
+
+        def beat(self, worker: int, heartbeats: Any) -> HeartbeatReply:
+            return HeartbeatReply(alive=True, held=frozenset(), now=0, every=self.every)
+
+    connection: Any = Connection()
+    lease = Lease(connection, SystemClock(), 1, 30.0, heartbeats=dict, on_beat=lambda _: None)
+    assert lease.interval == 1.0
+    for every, interval in ((4 * MICROS, 4.0), (20 * MICROS, 5.0), (0, 5.0), (1 * MICROS, 1.0)):
+        connection.every = every
+        lease.renew_once()
+        assert lease.interval == interval
 
 
 async def test_a_long_journal_arrives_in_pages(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -431,7 +431,9 @@ class RemoteLease:
         if reply.alive:
             self._backend.unanswered_beats = 0
         self._time.learn(reply.now, asked_at)
-        return HeartbeatReply(alive=reply.alive, held=frozenset(reply.held), now=reply.now, drain=reply.drain)
+        return HeartbeatReply(
+            alive=reply.alive, held=frozenset(reply.held), now=reply.now, drain=reply.drain, every=reply.every
+        )
 
     def record(self, worker: int, marks: Sequence[Transition]) -> None:
         """Record that attempts began, while the loop is blocked."""

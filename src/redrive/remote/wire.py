@@ -201,6 +201,7 @@ class BeatReply(_Record, frozen=True, kw_only=True):
     """The answer to a heartbeat: whether the worker is alive, and which runs it holds.
 
     `cancelled`: tickets whose tasks the worker should stop. `drain`: the worker should begin nothing more, and end.
+    `every`: microseconds until the next heartbeat, more if very many workers send some.
     """
 
     alive: bool
@@ -208,6 +209,7 @@ class BeatReply(_Record, frozen=True, kw_only=True):
     now: int
     cancelled: tuple[str, ...] = ()
     drain: bool = False
+    every: int = 0
 
 
 class RetireCall(_Record, frozen=True, kw_only=True):

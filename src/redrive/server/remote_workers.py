@@ -78,6 +78,8 @@ LONGEST_POLL = 20.0
 # A shorter lease would expire between two heartbeats; a longer one would delay the recovery of the worker's runs.
 _SHORTEST_LEASE, _LONGEST_LEASE = 2 * MICROS, 300 * MICROS
 _MAX_SESSIONS = 10_000  # a session that was removed is read from the store again
+_BEATS_PER_SECOND = 50  # each is a commit; with more workers than that, each sends fewer
+_BEATING_COUNTED_EVERY = 10.0  # seconds
 _COUNT_LIFETIME = 1.0  # seconds for which the number of held runs of a token is trusted
 
 
@@ -106,6 +108,8 @@ class RemoteWorkers:
         self.limits = replace(LIMITS, payload=max_payload)
         self._sessions: OrderedDict[int, WorkerSession] = OrderedDict()
         self._held_counts: dict[str, tuple[float, int]] = {}  # by token: when the held runs were counted, their number
+        self._beating: dict[int, float] = {}  # when each worker sent its last heartbeat here
+        self._beating_counted_at = 0.0
         self._lease: LeaseConnection | None = None
         # One thread: the connection for heartbeats belongs to the thread that uses it.
         self._lease_thread = ThreadPoolExecutor(1, thread_name_prefix="redrive-remote-lease")
@@ -399,13 +403,27 @@ class RemoteWorkers:
         for each in call.steps:
             check_fields({"index": each.index, "details": each.details}, self.limits.payload)
 
+        every = self._space_heartbeats(session)
+
         def renew() -> wire.BeatReply:
             if self._lease is None:
                 self._lease = self._store.lease_connection()
             reply = self._lease.beat(session.row.worker, {(each.run, each.index): each.details for each in call.steps})
-            return wire.BeatReply(alive=reply.alive, held=sorted(reply.held), now=reply.now, drain=reply.drain)
+            return wire.BeatReply(
+                alive=reply.alive, held=sorted(reply.held), now=reply.now, drain=reply.drain, every=every
+            )
 
         return await asyncio.get_running_loop().run_in_executor(self._lease_thread, renew)
+
+    def _space_heartbeats(self, session: WorkerSession) -> int:
+        """Return the microseconds until the next heartbeat of a worker: more if very many workers send some here."""
+        now = self._clock.monotonic()
+        if now - self._beating_counted_at > _BEATING_COUNTED_EVERY:
+            self._beating = {id: at for id, at in self._beating.items() if now - at < _LONGEST_LEASE / MICROS}
+            self._beating_counted_at = now
+        self._beating[session.row.worker] = now
+        spaced = len(self._beating) * MICROS // _BEATS_PER_SECOND
+        return min(max(spaced, MICROS), session.row.lease // 6)
 
     async def read_history(self, session: WorkerSession, run: int, after: int = 0, max_bytes: int = 0) -> wire.History:
         """Return the record of a run that the worker holds: with `after`, only the entries behind so many."""

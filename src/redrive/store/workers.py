@@ -241,13 +241,14 @@ def _read_names(names: str | None) -> tuple[str, ...] | None:
 class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a heartbeat: `alive` is False once the worker was declared dead.
 
-    `drain`: an operator wants the worker to end.
+    `drain`: an operator wants the worker to end. `every`: microseconds between two heartbeats, 0 for the worker's own.
     """
 
     alive: bool
     held: frozenset[int]
     now: int
     drain: bool = False
+    every: int = 0
 
 
 class HeldCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):

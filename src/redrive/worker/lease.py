@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from redrive.clock import Clock
+from redrive.clock import MICROS, Clock
 from redrive.store.port import LeaseConnection
 from redrive.store.workers import HeartbeatReply
 
@@ -50,7 +50,9 @@ class Lease:
         self._connection = connection
         self._clock = clock
         self._worker = worker
-        self._interval = get_renewal_interval(lease)
+        self._longest_interval = lease / 6
+        self.interval = get_renewal_interval(lease)
+        """Seconds between two heartbeats. A server with very many workers asks for fewer."""
         # A quarter of the lease, and at least a second, is left for what was begun before the lease is lost: the call
         # of a step returns, or the commit arrives, before another worker may claim the run. A lease under two seconds,
         # as tests have it, is divided in half.
@@ -95,6 +97,8 @@ class Lease:
         except Exception as error:  # of any kind: to stop renewing would lose all runs
             log.warning("the lease could not be renewed, trying again: %s", error)
             return None
+        if beat.every:
+            self.interval = min(beat.every / MICROS, self._longest_interval)
         if beat.alive:
             # Counted from before the call: the store may have renewed the lease long before it answered.
             self.good_until = asked_at + self._good_for
@@ -103,7 +107,7 @@ class Lease:
         return beat
 
     def _renew_loop(self) -> None:
-        while not self._lost and not self._stop.wait(self._interval):
+        while not self._lost and not self._stop.wait(self.interval):
             if self._handle_blocked_loop():
                 continue
             beat = self.renew_once()
@@ -115,7 +119,7 @@ class Lease:
 
         All runs of this worker are stuck then. Not renewing the lease lets other workers claim them.
         """
-        if self._clock.monotonic() - self._answered_at <= 2 * self._interval:
+        if self._clock.monotonic() - self._answered_at <= 2 * self.interval:
             self._hung = False
             return False
         try:

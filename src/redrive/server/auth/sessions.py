@@ -212,12 +212,12 @@ class Credentials:
 
 
 class WorkerCredentials:
-    """Finds the principal of a remote worker. A worker sends many requests, so its token is looked up once a second.
+    """Finds the principal of a remote worker. It sends many requests, so its token is looked up every two seconds.
 
     A token that was revoked works for at most that long.
     """
 
-    _LASTS = 1.0
+    _LASTS = 2.0
     _MOST = 10_000
 
     def __init__(self, credentials: Callable[[], Credentials], clock: Clock) -> None:

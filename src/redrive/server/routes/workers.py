@@ -1,7 +1,7 @@
 """The calls of remote workers: `POST /worker/...`, with bodies as in `redrive.remote.wire`, and those of step workers.
 
 They are plain routes, not operations of the desk: a worker speaks for its runs and not for a user. The credential of a
-worker is cached for a second, and the rate of the API does not apply: it would slow down exactly the fast workers.
+worker is cached for two seconds, and the rate of the API does not apply: it would slow down exactly the fast workers.
 `WorkerDoor` answers the calls with a fixed path itself.
 """
 
