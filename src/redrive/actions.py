@@ -244,7 +244,9 @@ Action: TypeAlias = ApiCall | Sql | Notify | Manual
 
 def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(headers, Mapping):
-        raise ConfigurationError(f"headers of ApiCall is {headers!r}. Give names and their values.")
+        raise ConfigurationError(
+            f"headers of ApiCall must be a dict of names and values, not {type(headers).__name__}."
+        )
     for name, value in headers.items():
         what = f"header {name!a} of ApiCall"
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
@@ -253,7 +255,7 @@ def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
             raise ConfigurationError(f"{what} is set by the client. Leave it out.")
         if not isinstance(value, str) or _HEADER_BREAK.search(value):
             # The value is left out, because it may contain a secret.
-            raise ConfigurationError(f"{what} must be a text of one line.")
+            raise ConfigurationError(f"{what} has a line break or is not a text. Give one line of text.")
         templates.check_template(what, value, TEMPLATE_ROOTS)
     if len({name.lower() for name in headers}) < len(headers):
         raise ConfigurationError("headers of ApiCall has a name twice. Give each name once.")
@@ -268,7 +270,9 @@ def _check_text(what: str, text: str) -> str:
 
 def _require_text(what: str, text: str) -> None:
     if not isinstance(text, str) or not text.strip():
-        raise ConfigurationError(f"{what} must be a text, not {'empty' if text == '' else repr(text)}.")
+        # A value of another type is left out, because it may contain a secret.
+        given = "empty" if isinstance(text, str) else type(text).__name__
+        raise ConfigurationError(f"{what} must be a text, not {given}.")
 
 
 def _to_plain(what: str, value: Any) -> JSON:

@@ -165,12 +165,12 @@ def test_a_filter_without_matches_changes_nothing(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "name letters by their ids"),
-        (["--code", "timeout"], "give --all and a filter"),
+        ([], "no dead letters selected: give ids"),
+        (["--code", "timeout"], "or --all and a filter"),
         (["dl-1", "--all"], "but not both"),
         (["dl-1", "--code", "timeout"], "but not both"),
         (["--all", "--input", "{}"], "use --patch for several"),
-        (["--all", "--from-step", "charge"], "takes the number of a step"),
+        (["--all", "--from-step", "charge"], "takes a number: a name can mean"),
         (["--all", "--key", "k"], "--key is for letters named by id"),
         (["--all", "--rate", "fast"], "such as 50/s"),
         (["dl-1", "--rate", "5/s"], "--rate is for many letters"),

@@ -1006,7 +1006,7 @@ def test_an_annotation_must_be_a_type() -> None:
     def gn(x: "no type!") -> None: ...  # type: ignore[syntax]  # noqa: F722
 
     assert registration(fn).startswith("fn(): parameter 'x' cannot be stored as JSON")
-    assert registration(gn).startswith("gn(): the annotation of parameter 'x' cannot be understood")
+    assert registration(gn).startswith("gn(): the annotation of parameter 'x' cannot be resolved")
 
 
 def test_a_name_defined_later_is_found_at_the_first_call() -> None:

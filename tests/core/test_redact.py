@@ -329,7 +329,7 @@ def test_an_empty_setting_leaves_the_defaults(spec: str) -> None:
         ("name, /abc, other", "has no end"),
         ("//", "has no end"),
         ("/a/b", "has no end"),
-        ("--", "no letter and no digit"),
+        ("--", "at least one letter or digit"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_the_reason(spec: str, problem: str) -> None:

@@ -38,7 +38,7 @@ async def test_the_late_write_of_a_zombie_changes_no_row(fleet: Fleet, workflow:
         if trick or workflow == "rude":
             until(lambda: fleet.ledger.lines("end", step=step, who=zombie.who), "the late step has ended")
         if trick is None:
-            zombie.says("it detaches its runs and enlists again")
+            zombie.says("detaching its runs and registering again")
         assert fleet.everything_about(handle.id) == before
 
         run = await handle.describe()
@@ -61,7 +61,7 @@ async def test_a_worker_that_was_declared_dead_enlists_again_and_continues(fleet
         until(lambda: declared_dead(fleet, worker), "the paused worker was declared dead")
         reaper.kill()
         worker.thaw()
-        worker.says("enlists again")
+        worker.says("registering again")
 
         assert await (await app.find("quick").start(2)).result("30s") == "anyone 2"
     assert [line.who for line in fleet.ledger.lines("end")] == [worker.who, worker.who]

@@ -103,8 +103,10 @@ def test_blocks_that_are_not_run_are_listed_with_a_reason() -> None:
         ("tutorial.md", "it installs packages"),
         ("deployment.md", "it needs a database server and names of your own"),
         ("deployment.md", "it needs a server, and a token of it"),
+        ("deploys.md", "it needs a run that is pinned to a version"),
         ("deploys.md", "it needs pytest-asyncio in auto mode, see the page about testing"),
         ("remote-workers.md", "it needs a database on another host"),
+        ("remote-workers.md", "it needs a worker"),
         ("remote-workers.md", "it needs that server"),
         ("runbook.md", "there is no installation here to examine"),  # language: quotes the page
         ("schedules.md", "it needs a worker beside it"),

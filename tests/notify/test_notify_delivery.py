@@ -193,7 +193,7 @@ async def test_a_process_without_the_code_leaves_channels_to_those_that_have_it(
             run_id="r",
             correlation_id="r",
         )
-        with pytest.raises(ConfigurationError, match="'ops' is unknown in this process, which has no workflow code"):
+        with pytest.raises(ConfigurationError, match="'ops' is not registered in this process"):
             await chore.sinks[0].sink.deliver(message)
         await e.advance("2m")
         await e.settle()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from file_worker import at_work, make_app, until, worker_of
 
-from redrive import Redrive
+from redrive import Circuit, Redrive
 from redrive.core.states import RunStatus
 from redrive.desk.workflows import WorkerState
 from redrive.errors import NotFound
 from redrive.store.filters import AuditFilter
+from redrive.store.workers import HeartbeatReply
+from redrive.worker.circuits import Circuits
 
 
 def make_shop(folder: Path, name: str, begun: list[str], go_on: asyncio.Event) -> tuple[Redrive, Any]:
@@ -88,3 +91,49 @@ async def test_a_retired_worker_gives_up_its_runs_at_once(tmp_path: Path) -> Non
         (step, _) = (await old.runs.get(handle.id)).steps
         assert step.attempt == 1
         assert worker_of(old).id == worker.id, "it did not register again"
+
+
+async def test_a_worker_that_stops_is_not_stopped_again_by_a_heartbeat(tmp_path: Path) -> None:
+    app, _ = make_shop(tmp_path, "old", [], asyncio.Event())
+    async with at_work(app) as worker:
+        stopping = asyncio.create_task(worker.stop())
+        await asyncio.sleep(0)  # `stop` has begun, the task that it made has not
+        worker.on_heartbeat(HeartbeatReply(alive=True, held=frozenset(), now=0, drain=True))
+        await stopping
+        assert not worker.told_to_end.is_set()
+
+
+async def test_a_start_that_is_cancelled_leaves_no_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = asyncio.Event()
+
+    async def never_answers(self: Circuits) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Circuits, "refresh", never_answers)
+    app, _ = make_shop(tmp_path, "old", [], asyncio.Event())
+
+    @app.step(circuit=Circuit("bank"))
+    async def pay() -> None: ...
+
+    before = set(threading.enumerate())
+    opening = asyncio.create_task(app.__aenter__())
+    await asked.wait()
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert "redrive-lease" not in {thread.name for thread in set(threading.enumerate()) - before}
+
+
+async def test_an_unexpected_error_in_a_task_of_the_worker_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError("a defect")
+
+    app, _ = make_shop(tmp_path, "old", [], asyncio.Event())
+    async with at_work(app) as worker:
+        before = len(worker.services)
+        worker.spawn(fail())
+        await until(lambda: "unexpected error in a task of worker" in caplog.text, "the error is logged")
+        assert len(worker.services) == before

@@ -162,7 +162,9 @@ def check_schedule_inputs(app: Redrive, now: int) -> None:
             inputs = each.schedule.input_at(each.schedule.cron.next(now) or now)
             app.find(each.workflow).encode_input((), inputs)
         except PayloadError as error:
-            raise RegistrationError(f"the input of {each} does not fit: {error}") from None
+            raise RegistrationError(
+                f"the input of {each} is invalid: {error}; correct input= of the schedule"
+            ) from None
         except RedriveError as error:
             raise RegistrationError(f"{each}: {error}") from None
         except Exception as error:
@@ -190,8 +192,8 @@ class FailureHandlers:
         name = self._handler_name(handler, "@app.on_failure")
         if self._for_all is not None:
             raise RegistrationError(
-                f"@app.on_failure is workflow {self._for_all!r} already, so {name!r} cannot be it as well; "
-                "let one workflow do both, or give on_failure= to the workflows that need the other"
+                f"@app.on_failure is already set to workflow {self._for_all!r}: call both from one workflow, or set "
+                f"on_failure= on the workflows that need {name!r}"
             )
         self._for_all = name
 
@@ -229,7 +231,8 @@ class FailureHandlers:
         if found is None:
             known = ", ".join(sorted(self._app.registered_workflows))
             raise RegistrationError(
-                f"on_failure of workflow {workflow!r} is {name!r}, which is not registered; there are: {known}"
+                f"on_failure of workflow {workflow!r} is {name!r}, which is not registered: use one of {known}, or "
+                "import the module that registers it"
             )
         return FailureHandler(
             workflow=name,

@@ -8,7 +8,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -558,18 +558,19 @@ class Runtime(RuntimeBase):
 
     async def close(self) -> None:
         """Stop the chores, the worker and the relays, then close the store."""
-        for chore in self._chores:
-            chore.cancel()
-        if self._chores:
-            await asyncio.wait(self._chores)
-        if self.worker is not None:
-            await self.worker.stop()
-        await self.stop_relays()
-        if self.endpoint is not None:
-            await self.endpoint.close()
-        await self._actions.close()
-        self.results.close()
-        await self._store.close()
+        async with AsyncExitStack() as closing:  # closes each of them, also if closing another one fails
+            closing.push_async_callback(self._store.close)
+            closing.callback(self.results.close)
+            closing.push_async_callback(self._actions.close)
+            if self.endpoint is not None:
+                closing.push_async_callback(self.endpoint.close)
+            closing.push_async_callback(self.stop_relays)
+            if self.worker is not None:
+                closing.push_async_callback(self.worker.stop)
+            for chore in self._chores:
+                chore.cancel()
+            if self._chores:
+                await asyncio.wait(self._chores)
 
     async def start(self, runs: Sequence[NewRun], *, in_slot: bool = False) -> list[StartResult]:
         store = self.store

@@ -213,11 +213,11 @@ class ChildUpdater:
                 try:
                     count += await cancel_run(self._store, self._settler, row, f"run:{ended[row.public_id]}", "")
                 except Conflict as refusal:  # it ended meanwhile, or it is about to
-                    log.debug("run %s is not cancelled with its owner: %s", row.public_id, refusal)
+                    log.debug("run %s is not cancelled with its parent: %s", row.public_id, refusal)
                 except StoreError:
                     raise
                 except Exception:  # of any kind: one run must not hinder the others
-                    log.exception("could not cancel run %s, whose owner has ended", row.public_id)
+                    log.exception("could not cancel run %s, whose parent has ended", row.public_id)
             self._last_owned = page[-1] if len(page) == _CHILD_PAGE else None
             if self._last_owned is None:
                 break

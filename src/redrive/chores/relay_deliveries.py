@@ -147,11 +147,11 @@ class MessageDeliverer:
         text = failure.text
         if delay is None:
             return self._make_dead(claimed, attempt, text)
-        log.info("message %s to %r failed: %s", claimed.message.public_id, self._sink.name, text)
+        log.info("delivery of message %s to sink %r failed: %s", claimed.message.public_id, self._sink.name, text)
         return make_result(claimed, DeliveryStatus.PENDING, attempt, error=text, wake_in=to_micros(delay))
 
     def _make_dead(self, claimed: ClaimedDelivery, attempt: int, text: str) -> DeliveryResult:
-        log.error("message %s to %r is dead: %s", claimed.message.public_id, self._sink.name, text)
+        log.error("delivery of message %s to sink %r is dead: %s", claimed.message.public_id, self._sink.name, text)
         return make_result(claimed, DeliveryStatus.DEAD, attempt, error=text)
 
 

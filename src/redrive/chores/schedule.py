@@ -146,7 +146,7 @@ class Scheduler:
                 if self._store.now() - at <= max(planned.schedule.catch_up, self._punctual):
                     run = planned.run(at)
                 else:
-                    log.warning("%s was requested by hand too long ago; the request is dropped", planned)
+                    log.warning("manual start of %s expired; it is dropped", planned)
             except Exception as error:  # of any kind: the user's function makes the input
                 log.error("%s could not be started by hand: %s", planned, error)
             due.append(_DueTime(planned=planned, due=DueTimes(first=at, latest=at, starts=run is not None), run=run))

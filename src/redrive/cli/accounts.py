@@ -286,7 +286,13 @@ def tokens() -> None:
 @click.option(
     "--kind", type=click.Choice(["key", "jwt"]), default="key", show_default=True, help="A key, or a signed token."
 )
-@click.option("--name", default="unnamed", metavar="TEXT", show_default=True, help="What the token is for.")
+@click.option(
+    "--name",
+    default="unnamed",
+    metavar="TEXT",
+    show_default=True,
+    help="Name of the token, shown in lists and in the audit log.",
+)
 @click.option("--lasts", type=DURATION_TYPE, metavar="TIME", help="How long it is valid.  [default: a jwt 30d]")
 @click.option("--payloads", is_flag=True, help="The token may see payloads without redaction.")
 @click.option("--all-tenants", is_flag=True, help="For a WORKER: it executes runs of all tenants.")
@@ -303,7 +309,7 @@ def create_token(target: Target, output: Output, tenant: str | None, all_tenants
     from redrive.core.roles import ALL_TENANTS
 
     if all_tenants and (tenant is not None or options["role"].upper() != "WORKER"):
-        raise click.UsageError("--all-tenants is for --role WORKER, without --tenant")
+        raise click.UsageError("--all-tenants needs --role WORKER and excludes --tenant")
     tenant_name = ALL_TENANTS if all_tenants else tenant or default_tenant(target)
 
     async def create(accounts: LocalAccounts) -> IssuedToken:

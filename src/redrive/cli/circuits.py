@@ -163,7 +163,7 @@ def _parse_settings(context: click.Context, _: click.Parameter, fields: tuple[st
     from redrive.policy import Circuit
 
     if bool(fields) == context.params["unset"]:
-        raise click.UsageError("name what to set, as in failures=20, or give --unset alone")
+        raise click.UsageError("no setting given: add one, such as failures=20, or use --unset alone")
     settings = dict(map(parse_field, fields))
     with report_usage_errors():
         Circuit.from_json(settings)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.notifications import InboxItem, StoredRule
 
-_READER_OPTION = click.option("--reader", metavar="NAME", help="Whose inbox.  [default: your user name]")
+_READER_OPTION = click.option("--reader", metavar="NAME", help="User whose inbox is used.  [default: your user name]")
 _TENANT_OPTION = click.option("--tenant", metavar="NAME", help="Only for this tenant.  [default: all]")
 _WORKFLOW_OPTION = click.option("--workflow", metavar="NAME", help="Only for this workflow.  [default: all]")
 

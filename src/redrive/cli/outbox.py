@@ -154,7 +154,7 @@ def _message_command(command: Callable[..., None]) -> Callable[..., Any]:
 
 @_message_command
 def retry(**arguments: Any) -> None:
-    """Deliver messages now that are dead or wait for their next attempt. `-` reads ids from standard input.
+    """Deliver dead or waiting messages now. `-` reads ids from standard input.
 
     \b
     Examples:

@@ -108,7 +108,7 @@ async def resume(app: Redrive, **arguments: Any) -> ChangeResult:
 
 @_schedule_command
 async def forget(app: Redrive, **arguments: Any) -> ChangeResult:
-    """Forget a schedule that no code has any more.
+    """Delete a schedule that no code declares.
 
     \b
     Examples:

@@ -214,8 +214,8 @@ def load_app(app_name: str) -> Redrive:
         raise UsageError(f"{module_name}:{attribute} is {article} {kind}, not a Redrive app{advice}")
     if not value.registered_workflows:
         raise CommandFailed(
-            f"{module_name}:{attribute} has no workflows to run: decorate a function with @app.workflow, and import "
-            "the modules that do so in this module"
+            f"{module_name}:{attribute} has no workflows to run: decorate a function with @app.workflow, or import the "
+            f"modules with your workflows in {module_name}"
         )
     return value
 

@@ -142,7 +142,9 @@ def show(id: str, output: Output, target: Target) -> None:
     tasks,
     _TASK_ARGUMENT,
     click.argument("choice", metavar="[OPTION]", required=False),
-    click.option("--data", metavar="JSON", help="The answer, where the task has no options; @FILE reads a file."),
+    click.option(
+        "--data", metavar="JSON", help="Answer as JSON, for a task without options; @FILE reads it from a file."
+    ),
     click.option("--note", metavar="TEXT", help="A note for the run and the audit log."),
 )
 async def answer(

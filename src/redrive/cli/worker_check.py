@@ -16,7 +16,7 @@ from redrive.cli.output import fold_text
 
 @click.command("worker-check")
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
-@click.option("--url", default="http://127.0.0.1:8799", metavar="URL", show_default=True, help="Where to listen.")
+@click.option("--url", default="http://127.0.0.1:8799", metavar="URL", show_default=True, help="Address to listen on.")
 @click.option(
     "--token", default="check", metavar="TOKEN", show_default=True, help="The token that the worker must send."
 )

@@ -181,7 +181,9 @@ def _read_targets(given: Mapping[str, Any], what: str) -> tuple[NotifyTarget, ..
         found.append(NotifyTarget(kind="webhook", to=url, secret=secret))
     for name in channels:
         if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > 200:
-            raise ConfigurationError(f"channels of {what} has {name!r:.80}; give names of registered channels")
+            raise ConfigurationError(
+                f"channels of {what} has {name!r:.80}: register it with app.channel, or name a registered one"
+            )
         found.append(NotifyTarget(kind=CHANNEL_KIND, to=name))
     if len(found) > _MAX_TARGETS:
         raise ConfigurationError(f"{what} has {len(found)} targets; the maximum is {_MAX_TARGETS}")

@@ -70,7 +70,9 @@ class Redactor:
         for name in self.names:
             words = _split_words(name)
             if not words:
-                raise ConfigurationError(f"{name!r} cannot be a name to redact: it has no letter and no digit.")
+                raise ConfigurationError(
+                    f"{name!r} cannot be a name to redact: use a name with at least one letter or digit"
+                )
             names[words] = False
         # `pins` are mostly places on a map.
         plurals = {(*words[:-1], f"{words[-1]}s"): True for words in names if words != ("pin",)}

@@ -70,7 +70,7 @@ class Circuits:
     async def list(
         self, filter: CircuitFilter | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> Page[CircuitRecord]:
-        """Return a page of circuits, the latest change first."""
+        """Return a page of circuits, those recorded last first."""
         page = await self._store.circuits(filter or CircuitFilter(), limit=limit, cursor=cursor)
         stats = await self._store.circuit_stats(page.items)
         items = [present_circuit(row, each) for row, each in zip(page.items, stats, strict=True)]

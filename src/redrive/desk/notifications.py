@@ -201,7 +201,8 @@ def _describe_rule(rule: NotifyRule) -> dict[str, Any]:
 
 def _present_rule(row: RuleRow) -> StoredRule:
     if isinstance(row.rule, Unreadable):
-        raise ConfigurationError(f"a rule cannot be read: {row.rule.why}")
+        what = f"the notification rule of workflow {row.workflow or 'any'!r}, tenant {row.tenant or 'any'!r}"
+        raise ConfigurationError(f"{what} cannot be read: {row.rule.why}")
     rule = NotifyRule.from_json(json.loads(row.rule))
     shown = _describe_rule(rule)
     given = {"on": tuple(shown["on"]), "targets": tuple(shown["to"]), "app": shown["app"]}

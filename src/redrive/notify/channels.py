@@ -298,7 +298,9 @@ class MailServer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             async with client.SMTP(timeout=timeout, **self.options) as connection:
                 await connection.noop()
         except client.SMTPException as error:
-            raise ConnectionError(f"{self.host}:{self.port} takes no mail: {error}") from error
+            raise ConnectionError(
+                f"mail server {self.host}:{self.port} refused the connection or the mail: {error}"
+            ) from error
 
 
 class EmailSender:

@@ -100,8 +100,8 @@ class Digest:
         if not isinstance(channel, str) or not self._channels.knows(channel):
             if not self._has_code():
                 raise ConfigurationError(
-                    f"channel {channel!r:.80} is unknown in this process, which has no workflow code: a worker that "
-                    "registers it with app.channel sends the message"
+                    f"channel {channel!r:.80} is not registered in this process: a worker that registers it with "
+                    "app.channel will send the message"
                 )
             log.info("message %s is for channel %r, which is not registered here", message.id, channel)
             return None

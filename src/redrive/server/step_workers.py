@@ -29,7 +29,7 @@ from redrive.server.worker_input import check_fields, make_request_error
 from redrive.settle.step_queues import StepQueues
 from redrive.settle.step_tasks import TaskReport, read_run_options, read_step_options
 from redrive.store.port import Store
-from redrive.store.step_tasks import TaskCase, TaskClaim, TaskHeartbeat, TaskStatus
+from redrive.store.step_tasks import TaskCase, TaskClaim, TaskHeartbeat, TaskStatus, find_last_in_turn
 
 if TYPE_CHECKING:
     from redrive.app.runtime import Runtime
@@ -65,7 +65,10 @@ class StepWorkers:
         if principal.steps is not None and not principal.steps.issuperset(call.steps):
             raise NotAllowed(Reason(ReasonCode.TOKEN_STEPS, steps=tuple(sorted(principal.steps))))
         if session.row.queues is not None and call.queue not in session.row.queues:
-            raise make_request_error(f"the worker registered for queues {', '.join(session.row.queues)} only")
+            own = ", ".join(session.row.queues)
+            raise make_request_error(
+                f"{call.queue!r} is not one of this worker's queues ({own}): register again with it"
+            )
         left = min(call.wait_ms / 1000, LONGEST_POLL)
         kind = ("steps", session.row.tenant, call.queue)
         began = self._clock.monotonic()
@@ -105,7 +108,7 @@ class StepWorkers:
         if row.tenant and any(case.tenant != row.tenant for case in cases):
             raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
         if cases:
-            self._served[turn] = max(case.tenant for case in cases)
+            self._served[turn] = find_last_in_turn((case.tenant for case in cases), claim.after)
         return cases
 
     async def _offer(self, worker: int, case: TaskCase) -> wire.OfferedTask:

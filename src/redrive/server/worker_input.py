@@ -75,7 +75,7 @@ def _check_wait(text: str | None) -> None:
     if text is not None:
         wait = Wait.from_json(text)
         if (wait.mode is WaitMode.RUN and not wait.names) or (wait.mode is WaitMode.TASK and wait.question is None):
-            raise make_request_error("the wait does not say what it waits for")
+            raise make_request_error("this wait names no run or has no question")
 
 
 def complete_outcome(number: int, reported: wire.ReportedOutcome, view: RunView) -> Outcome:
@@ -249,7 +249,7 @@ def _check_question(question: Question, most: int) -> None:
             _check_size(name, text, most)
             _check_json(name, text)
     if not isinstance(msgspec.json.decode(question.schema), dict):
-        raise make_request_error("schema is not an object")
+        raise make_request_error("schema must be a JSON object")
     audiences = [question.audience, *(step.to for step in question.plan if step.to is not None)]
     for audience in audiences:
         Audience.read([*([audience.role] if audience.role else []), *audience.people])
@@ -280,7 +280,7 @@ def check_registration(call: wire.Registration, most: int) -> None:
         check_fields({name: getattr(item, name) for name in ("schema_in", "schema_out", "events")}, most)
         _check_json("options", item.options)
         if not item.options.lstrip().startswith("{"):
-            raise make_request_error("options is not an object")
+            raise make_request_error(f"options of {item.name!r:.80} must be a JSON object")
 
 
 def check_new_run(run: NewRun, most: int) -> None:

@@ -39,5 +39,5 @@ def open_store(url: str, clock: Clock, keys: Keyring | None = None) -> Store:
         )
     # Not the whole URL: it may hold a password.
     raise ConfigurationError(
-        f"store type {scheme!r} is unknown: write sqlite:///file.db, sqlite:////absolute/file.db or postgresql://"
+        f"store URL begins with {scheme!r}: use sqlite:///file.db, sqlite:////absolute/file.db or postgresql://"
     )

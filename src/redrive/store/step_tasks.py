@@ -10,7 +10,7 @@ time it is handed out: an answer counts only under the fence of its ticket. The 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -209,6 +209,11 @@ class TaskStore(TaskDesk, Protocol):
 
     async def late_tasks(self, margin: int, most: int) -> list[TaskCase]:
         """Return tasks whose attempt passed its limit by more than this time."""
+
+
+def find_last_in_turn(tenants: Iterable[str], after: str) -> str:
+    """Return the tenant that was served last, if the turn began with the first tenant after `after`."""
+    return max(tenants, key=lambda tenant: (tenant <= after, tenant))
 
 
 class TaskCalls:

@@ -348,11 +348,11 @@ def check_stop(server: CheckServer, stop: Callable[[], int | None]) -> None:
     server.wait(lambda: ticket if ticket in server.begun else None, "the slow step was not begun")
     code = stop()
     if code is None:
-        raise BrokenRule(f"it did not end within {server.patience:g} s after SIGTERM")
+        raise BrokenRule(f"the worker did not end within {server.patience:g} s after SIGTERM")
     if not server.reports(ticket):
-        raise BrokenRule("it ended without the result of the step that was under way")
+        raise BrokenRule("the worker ended without the result of the step that was under way")
     if code != 0:
-        raise BrokenRule(f"it ended with the exit code {code}")
+        raise BrokenRule(f"the worker ended with exit code {code} after SIGTERM")
 
 
 def check_worker(server: CheckServer) -> Iterator[CheckResult]:

@@ -200,8 +200,7 @@ def _wait(call: str, wait: Wait, timeout: Duration | None, default: Any, kind: A
     branch = _current_branch(f"redrive.{call}")
     if branch is None:
         raise MisusedStep(
-            f"redrive.{call}() works only in workflows that an engine runs: events are sent to a run. "
-            "In a unit test, use redrive.testing.engine and e.send()"
+            f"redrive.{call}() works only inside a run. In a unit test, use redrive.testing.engine and e.send()"
         )
     execution = branch.execution
     declared = execution.workflow.events

@@ -258,7 +258,7 @@ class Execution:
             limit = None if executing else _UNWIND_TIMEOUT
             ended, _ = await asyncio.wait(others, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             if not ended and not executing:
-                log.warning("run %s ended, but %d of its tasks do not stop", self.claimed.public_id, len(others))
+                log.warning("run %s ended while %d tasks of its code still run", self.claimed.public_id, len(others))
                 return
 
     def may_continue(self, branch: Branch, done: int, key: str) -> bool:

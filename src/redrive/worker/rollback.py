@@ -109,7 +109,10 @@ async def run_action(action: Action, input: dict[str, Any], result: Any) -> Any:
     """Run an action as the body of a step."""
     here = current_scope.get()
     if not isinstance(here, Attempt):
-        raise MisusedStep(f"only an engine runs a declared action ({action.kind})")
+        raise MisusedStep(
+            f"a declared action ({action.kind}) cannot be called: it runs in a rollback. "
+            "In a test, use redrive.testing.engine"
+        )
     # The fields that templates may name of the step that is undone, and of the step that undoes it.
     step = {
         "name": here.place.key.rpartition("/")[0].rpartition("/")[2].rpartition("#")[0],

@@ -150,8 +150,12 @@ class Worker:
         self._undo_factory = install_task_factory(asyncio.get_running_loop())
         try:
             await self._enlist()
-            if self.circuits.wanted:
-                await repeat_until_answered(self.circuits.refresh, self.clock)
+            try:
+                if self.circuits.wanted:
+                    await repeat_until_answered(self.circuits.refresh, self.clock)
+            except BaseException:  # a start that is cancelled must not leave a worker that seems to live
+                await self.lease.stop()
+                raise
         except BaseException:
             self.threads.close()
             self._undo_factory()
@@ -223,11 +227,17 @@ class Worker:
     async def stop(self, grace: float | None = None) -> None:
         """Let steps and claims in flight end within the grace period; release all other runs; deregister."""
         if self._ending is None:
-            self._ending = asyncio.create_task(self._stop(grace), name="redrive stop")
+            self._begin_stop(grace)
+        assert self._ending is not None
         await self._ending
 
+    def _begin_stop(self, grace: float | None) -> None:
+        self._stopping = (
+            True  # at once: a heartbeat that is answered before the task begins must not stop a second time
+        )
+        self._ending = asyncio.create_task(self._stop(grace), name="redrive stop")
+
     async def _stop(self, grace: float | None) -> None:
-        self._stopping = True
         for execution in self.executions:
             execution.drain()
         grace_over = self.clock.call_later(self.settings.grace if grace is None else grace, self._drained.set)
@@ -246,7 +256,7 @@ class Worker:
         if not flushing.done():
             flushing.cancel()
             log.warning("the store did not answer; other workers claim the runs held here when the lease expires")
-        for service in self._services:
+        for service in list(self._services):  # a task that ends removes itself
             await self._cancel_task(service)
         with suppress(TimeoutError):
             async with asyncio.timeout(_STOP_TIMEOUT):
@@ -412,16 +422,22 @@ class Worker:
 
     def _end_as_told(self, alive: bool) -> None:
         """Stop, because an operator drained this worker, or retired it, which took all its runs."""
-        log.warning("worker %d was %s by an operator: it ends", self.id, "drained" if alive else "retired")
+        log.warning("worker %d was %s by an operator; stopping", self.id, "drained" if alive else "retired")
         if not alive:
             self._detach_all()
-        self._stopping = True
         self.told_to_end.set()
-        self._ending = asyncio.create_task(self._stop(None), name="redrive stop")
+        self._begin_stop(None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task until it is done, or the worker ends."""
-        self._services.append(asyncio.get_running_loop().create_task(work))
+        task = asyncio.get_running_loop().create_task(work)
+        self._services.append(task)
+        task.add_done_callback(self._on_spawned_end)
+
+    def _on_spawned_end(self, task: asyncio.Task[None]) -> None:
+        self._services.remove(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("unexpected error in a task of worker %d", self.id, exc_info=error)
 
     def count_lost_runs(self, runs: int, *, lease: bool = False) -> None:
         """Count runs that were taken from this worker; with `lease`, count a lost lease as well."""
@@ -431,7 +447,7 @@ class Worker:
 
     async def _enlist_again(self) -> None:
         """Detach all runs and begin again under another id: the store declared this worker dead."""
-        log.warning("worker %d was declared dead: it detaches its runs and enlists again", self.id)
+        log.warning("worker %d was declared dead; detaching its runs and registering again", self.id)
         self.count_lost_runs(len(self.held.by_id), lease=True)
         self._detach_all()
         self.id = 0  # runs that are being started or claimed for the old id must not be begun

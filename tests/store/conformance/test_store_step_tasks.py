@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from redrive.errors import NotAllowed
 from redrive.settle.step_tasks import TaskSettler
 from redrive.store.chores import PurgeRequest
 from redrive.store.claims import ClaimedRun
-from redrive.store.step_tasks import TaskCase, TaskClaim, TaskHeartbeat, TaskStatus, TaskWrite
+from redrive.store.step_tasks import TaskCase, TaskClaim, TaskHeartbeat, TaskStatus, TaskWrite, find_last_in_turn
 from redrive.store.workers import Catalogue, NewWorker
 
 
@@ -190,6 +191,18 @@ async def test_tenants_have_their_turn(kit: Kit) -> None:
     assert [case.tenant for case in await take(kit, worker, most=1)] == ["acme"]
     queues = await kit.store.task_queues()
     assert [(each.tenant, each.due, each.taken) for each in queues] == [("acme", 1, 2), ("zoo", 0, 1)]
+
+
+async def test_tenants_are_served_equally_by_polls_smaller_than_their_number(kit: Kit) -> None:
+    for tenant in ("acme", "moon", "zoo"):
+        for _ in range(3):
+            await waiting(kit, tenant=tenant)
+    worker, after, served = await step_worker(kit), "", Counter[str]()
+    for _ in range(3):
+        tenants = [case.tenant for case in await take(kit, worker, most=2, after=after)]
+        served.update(tenants)
+        after = find_last_in_turn(tenants, after)
+    assert served == {"acme": 2, "moon": 2, "zoo": 2}
 
 
 async def test_tasks_of_dead_workers_and_late_ones_are_found(kit: Kit) -> None:

@@ -37,7 +37,7 @@ _POLL_INTERVAL = 0.3
 _POLL_BACKOFF = 9  # pauses are this many times longer than a query: counting many letters takes long
 _MAX_FAILURES_SHOWN = 10
 _MAX_REFUSALS = 5
-_TYPED_CONFIRMATION_FROM = 100  # from here on the user types the number instead of answering yes
+_TYPED_CONFIRMATION_ABOVE = 100  # for more, the user types the number instead of answering yes
 _ACTION_TEXTS = {"REPLAY": "runs again", "RESOLVE": "resolves", "IGNORE": "ignores"}
 _ACTION_VERBS = {"REPLAY": "run again", "RESOLVE": "resolve", "IGNORE": "ignore"}
 _PAST_TENSES = {"stop": "stopped", "pause": "paused", "resume": "resumed", "change the rate of": "changed the rate of"}
@@ -321,7 +321,7 @@ async def _start_bulk(
         output.done("", {"total": count}, text)
         return None
     question = f"{verb.capitalize()} {letters}"
-    if count < _TYPED_CONFIRMATION_FROM or change.yes:
+    if count <= _TYPED_CONFIRMATION_ABOVE or change.yes:
         change.confirm(question)
     else:
         change.require_yes(f"nothing was changed: give --yes to {verb} {letters} without a question")

@@ -126,7 +126,9 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise UsageError("name letters, or choose them with --all and a filter, but not both")
         # A filter without --all is more likely a slip than a decision on many letters.
         if not ids and not everything:
-            raise UsageError("name letters by their ids (- reads them from standard input), or give --all and a filter")
+            raise UsageError(
+                "no dead letters selected: give ids (- reads them from standard input), or --all and a filter"
+            )
         if rate is not None and not everything:
             raise UsageError("--rate is for many letters: give --all and a filter with it")
         where = build_filter(given) if everything else None

@@ -159,7 +159,7 @@ def replay(
         run_decision(target, ids, decision, change, output, wait=wait)
         return
     if from_step is not None and not from_step.isdecimal():
-        raise UsageError("with --all, --from-step takes the number of a step: a name may mean several steps")
+        raise UsageError("with --all, --from-step takes a number: a name can mean different steps in different runs")
     if call.pop("idempotency_key"):
         raise UsageError("--key is for letters named by id: a bulk action decides about each letter only once anyway")
     call |= {"mode": mode, "from_step": None if from_step is None else parse_step_number(from_step), "rate": rate}

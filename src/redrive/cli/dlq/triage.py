@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def assign(
     ids: tuple[str, ...], to: str | None, unassign: bool, change: ChangeOptions, output: Output, target: Target
 ) -> None:
-    """Assign letters to a person. `-` reads ids from standard input.
+    """Assign dead letters to a user; without --to, to you. `-` reads ids from standard input.
 
     \b
     Examples:
@@ -108,7 +108,7 @@ def tag(id: str, tags: tuple[str, ...], none: bool, change: ChangeOptions, outpu
       redrive dlq tag dl-01k9x7 --none
     """
     if bool(tags) == none:
-        raise UsageError("give the new tags of the letter, or --none to remove them")
+        raise UsageError("no tags given: name the new tags, or use --none to remove all")
     details = f": {' '.join(tags) or 'no tags'}"
     _change_letters(target, [id], change, output, "tag", {"tags": tags}, verb="tag", past="tagged", details=details)
 

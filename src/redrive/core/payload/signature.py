@@ -121,7 +121,7 @@ def resolve_annotation(fn: Callable[..., Any], name: str, annotation: Any, names
         raise UnresolvedName(describe_parameter(name), str(error.name)) from None
     except Exception as error:
         raise RegistrationError(
-            f"{function_name(fn)}(): the annotation of {describe_parameter(name)} cannot be understood: {error}"
+            f"{function_name(fn)}(): the annotation of {describe_parameter(name)} cannot be resolved: {error}"
         ) from error
     return Any if hint in (REQUIRED, typing.NoReturn, typing.Never) else hint
 

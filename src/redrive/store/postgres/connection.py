@@ -62,8 +62,8 @@ def parse_url(url: str) -> Address:
     schema = ours.get("schema", "redrive")
     if not _NAME.fullmatch(schema):
         raise ConfigurationError(
-            f"schema={schema!r} is not valid: begin with a small letter, continue with small letters, digits and "
-            "underscores, and use at most 51 characters"
+            f"schema={schema!r} is not valid: begin with a lowercase letter, continue with lowercase letters, "
+            "digits and underscores, and use at most 51 characters"
         )
     return Address(
         url=plain,

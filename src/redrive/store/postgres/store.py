@@ -160,7 +160,7 @@ class PostgresStore(SqlStore):
             try:
                 await self.wake_runs(sorted(runs))
             except StoreError as error:
-                log.warning("could not wake runs whose children ended; a chore will do it: %s", error)
+                log.warning("could not wake parents of runs that ended; the chore ChildUpdater will retry: %s", error)
 
     def tell_woken(self, woken: Sequence[WokenRun]) -> None:
         super().tell_woken(woken)

@@ -128,7 +128,7 @@ class ConnectionThread:
             return _Answer(call)
         try:
             if self._closed:
-                raise StoreUnavailable("the store was closed before the call began")
+                raise StoreUnavailable("the store was closed before the call began: open the app again")
             return _Answer(call, call.work(con))
         except BaseException as raised:
             error = connection.translate_error(raised, self._address.path) or raised
