@@ -41,10 +41,10 @@ def saga() -> None:
 @_RUN_ARGUMENT
 @common_options
 def show(id: str, target: Target, output: Output) -> None:
-    """Show the ledger of RUN: each compensation in order, with its status. The rollback may still be running.
+    """Show the compensations of RUN in order, with their status. The rollback may still be running.
 
     UNCERTAIN: it is unknown whether the step took effect, and nothing was undone. Check the outside system.
-    LEFT: the run started another one, whose effects stay.
+    LEFT: a child run that is not undone.
 
     \b
     Examples:

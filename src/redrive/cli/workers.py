@@ -60,10 +60,10 @@ _worker_command = change_command(workers, click.argument("id", metavar="ID", typ
 
 @_worker_command
 async def drain(app: Redrive, id: int, reason: str | None, change: ChangeOptions) -> ChangeResult:
-    """Have worker ID begin nothing more, let its running steps end, and end: as after SIGTERM, from afar.
+    """Stop worker ID after its running steps, as SIGTERM does.
 
-    It hears that with its next heartbeat, within a second or two. Other workers continue its runs. No run loses an
-    attempt.
+    It begins nothing more as soon as it hears this with its next heartbeat, within a second or two. Other workers
+    continue its runs. No run loses an attempt.
 
     \b
     Examples:
@@ -79,10 +79,11 @@ async def drain(app: Redrive, id: int, reason: str | None, change: ChangeOptions
 
 @_worker_command
 async def retire(app: Redrive, id: int, reason: str | None, change: ChangeOptions) -> ChangeResult:
-    """Take all runs back from worker ID at once, also from one that hangs. Other workers continue them.
+    """Take all runs from worker ID at once.
 
-    The steps that it executes are repeated elsewhere, without a lost attempt. What it reports later is refused. If it
-    still listens, it ends. Revoke the token of a remote worker that must not come back.
+    Other workers continue them. This works for a worker that hangs, too. Its running steps are repeated elsewhere,
+    without a lost attempt. What it reports later is refused, and it ends when it hears this. Revoke the token of a
+    remote worker that must not come back.
 
     \b
     Examples:

@@ -52,7 +52,9 @@ def list_(target: Target, output: Output) -> None:
 @workflows.command()
 @common_options
 def versions(target: Target, output: Output) -> None:
-    """List the versions of code that live workers have or open runs need, and whether their workers may be stopped.
+    """List versions of code, and whether their workers may be stopped.
+
+    These are the versions that live workers have or open runs need.
 
     PINNED runs are continued by no other version. The records of DIVERGED runs do not fit newer code. Runs that have
     not begun count for no version.

@@ -470,7 +470,7 @@ async def test_a_rollback_waits_for_a_worker_with_the_code_that_recorded_it(on_s
         await e.settle()  # the compensation waits for its retry
         del t.outside.broken["undo_car"]
         gone = t.app.registered_steps.pop("undo_hotel")
-        e.worker.version = "newer"  # not the version that recorded the run
+        e.worker.versions = {t.trip.name: "newer"}  # not the version that recorded the run
         await e.advance("61m")
         assert (await handle.status(), t.outside.undone) == ("COMPENSATING", ["undo_car", "undo_car"])
         t.app.registered_steps[gone.name] = gone

@@ -36,7 +36,11 @@ WHOLE = {
     "expire_workers",
     "dead_workers_with_runs",
 }  # of a small table
-BOUNDED = {"delete_old_audit"}  # reads the oldest rows, no more than it may remove
+BOUNDED = {
+    "delete_old_audit",  # reads the oldest rows, no more than it may remove
+    "count_held_by_worker",  # reads the runs that workers hold, along their index
+    "count_stalled",  # the same
+}
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -350,7 +350,7 @@ def send(id: str, name: str, data: str, key: str | None, change: ChangeOptions, 
 @click.option("--reason", default="", metavar="TEXT", help="The reason, for the audit log.")
 @decision_options
 def move(id: str, version: str, reason: str, change: ChangeOptions, target: Target, output: Output) -> None:
-    """Let workers of another version of its workflow continue a pinned RUN.
+    """Move a pinned RUN to another version of its workflow.
 
     A live worker must have VERSION. With --app of that version, the record of the run is checked against its code
     first. Otherwise run `redrive code check` before. `workflows versions` lists the versions.
