@@ -191,6 +191,9 @@ def decide_retry_delay(
 ENGINE_PREFIX = "redrive."
 """The beginning of the engine's topics. A sink must ask for them by name, or by a pattern that begins like this."""
 
+_ENGINE_EVENTS = ("redrive.run.*", "redrive.letter.*")
+"""The meaning of `redrive.*` for a sink. Other topics of the engine carry texts of errors and addresses of receivers."""
+
 MAX_TOPIC_LENGTH = 200
 MAX_KEY_LENGTH = 500
 _WORD = r"[A-Za-z0-9_-]+"
@@ -226,9 +229,10 @@ class TopicPattern:
 
 
 def parse_patterns(given: str | Iterable[str]) -> tuple[TopicPattern, ...]:
-    """Parse one or several topic patterns, without repetitions."""
+    """Parse the topics and patterns that a sink asks for, without repetitions."""
     texts = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-    found = tuple(dict.fromkeys(TopicPattern.read(text) for text in texts))
+    meant = [each for text in texts for each in (_ENGINE_EVENTS if text == f"{ENGINE_PREFIX}*" else (text,))]
+    found = tuple(dict.fromkeys(TopicPattern.read(text) for text in meant))
     if not found:
         raise InputError(Reason(ReasonCode.TOPICS_NEEDED))
     return found
