@@ -29,6 +29,7 @@ def test_open_letters_are_listed_newest_first(toys: Toys) -> None:
     assert lines[0][1:4] == ["make", "paint", "exhausted_retries"]
     assert piped("dlq", "list", "-q", "--code", "non_retryable").output == f"dl-{toys.broken}\n"
     assert piped("dlq", "list", "-q", "--status", "resolved").output == ""
+    assert piped("dlq", "list", "--code", "time").exit_code == 2
     assert len(piped("dlq", "list", "-q", "--status", "all").output.split()) == 2
 
 

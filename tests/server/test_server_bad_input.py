@@ -226,6 +226,30 @@ def test_unusual_queries_have_defined_answers(world: World, path: str, expected:
     assert response.status_code == expected, response.text
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "detail"),
+    [
+        ("/runs?limit=all", None, "query.limit: must be a whole number"),
+        ("/runs?limit=0", None, "query.limit: must be at least 1"),
+        ("/runs?since=soon", None, "query.since: must be a time such as 2026-11-19T08:00:00Z"),
+        ("/outbox?status=LATE", None, "query.status: must be 'PENDING', 'DELIVERED', 'DEAD' or 'SKIPPED'"),
+        ("/workflow-dlq?code=late", None, "code must be compensation_failed or infrastructure_failure or"),
+        ("/runs", {"workflow": 5, "input": [], "more": 1}, "body.workflow: must be a text; body.input: must be an obj"),
+        ("/runs", {"input": {}}, "body.workflow: is required"),
+        ("/workflow-dlq/replay", {"ids": "dl-1"}, "body.ids: must be a list"),
+        ("/workflow-dlq/replay", {"new_operation": "no way"}, "body.new_operation: must be true or false"),
+        ("/workflow-dlq/resolve", {"reason": "x" * 10_001}, "body.reason: must have at most 10000 characters"),
+    ],
+)
+def test_an_invalid_field_is_named_with_the_rule_it_breaks(
+    one_world: World, path: str, body: dict[str, object] | None, detail: str
+) -> None:
+    client = one_world.client("acme", "ADMIN")
+    response = client.get(path) if body is None else client.post(path, json=body)
+    assert response.status_code == 422, response.text
+    assert response.json()["detail"].startswith(detail)
+
+
 def test_an_unsupported_method_is_answered_with_405(one_world: World) -> None:
     client = one_world.client("acme", "ADMIN")
     assert client.request("PATCH", "/runs").status_code == 405

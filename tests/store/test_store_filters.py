@@ -55,6 +55,16 @@ def test_a_letter_filter_refuses_values_that_are_not_text(given: dict[str, Any])
         LetterFilter(**given)
 
 
+@pytest.mark.parametrize(
+    ("given", "allowed"), [({"code": "time"}, "timeout"), ({"stage": "run"}, "exec"), ({"category": "dns"}, "network")]
+)
+def test_a_misspelt_code_is_refused_with_the_names_that_exist(given: dict[str, Any], allowed: str) -> None:
+    ((field, name),) = given.items()
+    with pytest.raises(InputError, match=rf"{field} must be .*\b{allowed}\b.*, not '{name}'"):
+        LetterFilter(**given)
+    assert getattr(LetterFilter(**{field: allowed}), field) == allowed
+
+
 def test_a_group_filter_has_one_state() -> None:
     assert GroupFilter(status=None).status is None
     with pytest.raises(InputError, match="status must be the name of a status"):

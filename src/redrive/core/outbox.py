@@ -192,7 +192,7 @@ ENGINE_PREFIX = "redrive."
 """The beginning of the engine's topics. A sink must ask for them by name, or by a pattern that begins like this."""
 
 _ENGINE_EVENTS = ("redrive.run.*", "redrive.letter.*")
-"""The meaning of `redrive.*` for a sink. Other topics of the engine carry texts of errors and addresses of receivers."""
+"""The meaning of `redrive.*` for a sink. Other topics of the engine have texts of errors and addresses."""
 
 MAX_TOPIC_LENGTH = 200
 MAX_KEY_LENGTH = 500

@@ -164,17 +164,45 @@ async def _handle_validation_error(request: Request, error: Exception) -> JSONRe
     return make_problem_response(422, *HTTP_PROBLEMS[422], detail, faults=faults)
 
 
+_TIME_RULE = "must be a time such as 2026-11-19T08:00:00Z"
+_RULES = {
+    "missing": "is required",
+    "extra_forbidden": "is unknown",
+    "string_type": "must be a text",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a whole number that is not as large",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "list_type": "must be a list",
+    "too_short": "must have at least {min_length} items",
+    "too_long": "must have at most {max_length} items",
+    "enum": "must be {expected}",
+    "literal_error": "must be {expected}",
+    "datetime_type": _TIME_RULE,
+    "datetime_parsing": _TIME_RULE,
+    "datetime_from_date_parsing": _TIME_RULE,
+}
+
+
 def _describe_fault(found: Mapping[str, Any]) -> str:
     """Return the violated rule. Pydantic's own message may quote the value, so only its safe parts are used."""
     kind, context = str(found["type"]), found.get("ctx") or {}
-    if kind == "missing":
-        return "is required"
-    if kind == "extra_forbidden":
-        return "is unknown"
-    limits = [f"{name} {value}" for name, value in context.items() if isinstance(value, int | float)]
-    if kind in ("enum", "literal_error"):
-        limits = [f"expected {context.get('expected', 'another value')}"]
-    return " ".join([kind.replace("_", " "), *(f"({limit})" for limit in limits)])
+    rule = _RULES.get(kind)
+    return kind.replace("_", " ") if rule is None else rule.format_map(context)
 
 
 async def _handle_unexpected_error(request: Request, error: Exception) -> JSONResponse:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any, TypeAlias
 
 from redrive.core.circuit import CircuitStatus
+from redrive.core.failure_reason import LetterCode, Stage
 from redrive.core.new_run import format_index_value
 from redrive.core.outbox import TopicPattern
 from redrive.core.questions import QuestionStatus
 from redrive.core.roles import parse_role
 from redrive.core.states import DeliveryStatus, LetterStatus, RunStatus
 from redrive.errors import InputError
+from redrive.policy import Category
 from redrive.reasons import Reason, ReasonCode
 
 Filter: TypeAlias = "RunFilter | LetterFilter | AuditFilter | GroupFilter | CircuitFilter | TaskFilter | OutboxFilter"
@@ -51,11 +54,11 @@ def _normalise_filter(filter: Filter) -> None:
             raise InputError(Reason(ReasonCode.FILTER_TEXT_EMPTY, field="text"))
 
 
-def _check_status(status: Any, kind: type[CircuitStatus] | type[DeliveryStatus]) -> None:
-    """Refuse a status that is not one of a kind."""
+def _check_name(field: str, name: Any, kind: type[StrEnum]) -> None:
+    """Refuse a name that is not one of a kind: a misspelt one would find nothing."""
     known = tuple(each.value for each in kind)
-    if status is not None and status not in known:
-        raise make_value_error("status", Reason(ReasonCode.ONE_OF, options=known, more=None), status)
+    if name is not None and name not in known:
+        raise make_value_error(field, Reason(ReasonCode.ONE_OF, options=known, more=None), name)
 
 
 def parse_time(name: str, value: Any) -> int:
@@ -159,6 +162,9 @@ class LetterFilter:
 
     def __post_init__(self) -> None:
         _normalise_filter(self)
+        _check_name("code", self.code, LetterCode)
+        _check_name("stage", self.stage, Stage)
+        _check_name("category", self.category, Category)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +197,7 @@ class CircuitFilter:
 
     def __post_init__(self) -> None:
         _normalise_filter(self)
-        _check_status(self.status, CircuitStatus)
+        _check_name("status", self.status, CircuitStatus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +266,6 @@ class OutboxFilter:
 
     def __post_init__(self) -> None:
         _normalise_filter(self)
-        _check_status(self.status, DeliveryStatus)
+        _check_name("status", self.status, DeliveryStatus)
         if self.topic is not None:
             TopicPattern.read(self.topic)

@@ -123,6 +123,10 @@ def test_a_list_is_filtered_by_its_url_and_downloaded_as_a_file(site: World) -> 
         wrong = client.get("/runs?since=yesterday")
         assert wrong.status_code == 422
         assert "enter a duration" in wrong.text
+        for field in ("code", "category"):
+            wrong = client.get(f"/admin/dlq?{field}=late")
+            assert wrong.status_code == 422
+            assert f"{field} must be " in wrong.text
 
 
 def test_a_long_list_shows_that_only_its_time_can_be_sorted(site: World, monkeypatch: pytest.MonkeyPatch) -> None:

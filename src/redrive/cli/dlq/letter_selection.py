@@ -138,6 +138,11 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def build_filter(fields: dict[str, Any]) -> LetterFilter:
+    """Build the filter that the options describe."""
+    from redrive.errors import InputError
     from redrive.store.filters import LetterFilter
 
-    return LetterFilter(**fields)
+    try:
+        return LetterFilter(**fields)
+    except InputError as error:
+        raise UsageError(str(error)) from error

@@ -118,13 +118,21 @@ def make_letter_filter(
             parse_states(text, LetterStatus)
         return text
 
+    def parse_text(name: str) -> str | None:
+        def parse(text: str) -> str:
+            alone: dict[str, Any] = {name: text}
+            LetterFilter(**alone)  # refuses a wrong value
+            return text
+
+        return lists.parse_field(query, name, parse, faults)
+
     status = lists.parse_field(query, "status", parse_status, faults) or LetterStatus.OPEN
     return LetterFilter(
         status=None if status == ALL_STATUSES else status,
         index=lists.parse_field(query, "index", lambda text: parse_index(context, [text]), faults),
         since=lists.parse_time(query, "since", now, faults),
         until=lists.parse_time(query, "until", now, faults),
-        **{name: query[name] for name in query if name not in ("status", "index", "since", "until")},
+        **{name: parse_text(name) for name in query if name not in ("status", "index", "since", "until")},
     )
 
 
