@@ -236,6 +236,8 @@ def test_unusual_queries_have_defined_answers(world: World, path: str, expected:
         ("/workflow-dlq?code=late", None, "code must be compensation_failed or infrastructure_failure or"),
         ("/runs", {"workflow": 5, "input": [], "more": 1}, "body.workflow: must be a text; body.input: must be an obj"),
         ("/runs", {"input": {}}, "body.workflow: is required"),
+        ("/runs", {"workflow": "remind", "priority": True}, "body.priority: must be a whole number"),
+        ("/runs", {"workflow": "remind", "delay": True}, "body.delay.float: must be a number; body.delay.str: must be"),
         ("/workflow-dlq/replay", {"ids": "dl-1"}, "body.ids: must be a list"),
         ("/workflow-dlq/replay", {"new_operation": "no way"}, "body.new_operation: must be true or false"),
         ("/workflow-dlq/resolve", {"reason": "x" * 10_001}, "body.reason: must have at most 10000 characters"),

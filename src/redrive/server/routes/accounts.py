@@ -291,7 +291,7 @@ class TokenRequest(Body):
     steps: list[Text] = Field(default_factory=list, max_length=100, description="For a WORKER: only these steps.")
     may_see_payloads: bool = False
     all_tenants: bool = Field(default=False, description="For a WORKER: it executes runs of all tenants.")
-    lasts: int | None = Field(default=None, ge=1, le=315_360_000)
+    lasts: int | None = Field(default=None, strict=True, ge=1, le=315_360_000)
 
 
 class CreatedToken(Token):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Path, Query
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from redrive.core.roles import Permission
@@ -41,7 +41,7 @@ Index = Annotated[
     list[Annotated[str, Field(max_length=500)]] | None,
     Query(max_length=10, description="`field:value`, of a declared field; up to 10."),
 ]
-Span = Annotated[float | str, Field(description="Seconds, or a text such as `10m`.")]
+Span = Annotated[StrictFloat | str, Field(description="Seconds, or a text such as `10m`.")]
 Text = Annotated[str, Field(min_length=1, max_length=255)]
 LongText = Annotated[str, Field(min_length=1, max_length=10_000)]
 _MAX_UNKNOWN_NAMES = 20

@@ -249,10 +249,10 @@ class CircuitSettings(Body):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"minProperties": 1})
 
-    failures: int | None = Field(default=None, ge=1)
+    failures: int | None = Field(default=None, strict=True, ge=1)
     window: Span | None = None
     open_for: Span | None = None
-    probes: int | None = Field(default=None, ge=1)
+    probes: int | None = Field(default=None, strict=True, ge=1)
     on_open: Literal["park", "fail"] | None = None
 
 

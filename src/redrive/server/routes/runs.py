@@ -71,7 +71,7 @@ class NewRun(Body):
     timeout: Span | None = None
     step_timeout: Span | None = None
     heartbeat_timeout: Span | None = None
-    priority: int | None = Field(default=None, ge=-1000, le=1000)
+    priority: int | None = Field(default=None, strict=True, ge=-1000, le=1000)
     queue: Text | None = None
     correlation_id: Text | None = None
     retry: dict[str, Any] | None = None
@@ -228,7 +228,7 @@ class HistoriesBody(Body):
 
     workflow: Text | None = None
     ended: bool = False
-    limit: int = Field(default=20, ge=1, le=MAX_HISTORIES)
+    limit: int = Field(default=20, strict=True, ge=1, le=MAX_HISTORIES)
     cursor: Text | None = None
 
 
