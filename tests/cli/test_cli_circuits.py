@@ -94,6 +94,8 @@ def test_an_unknown_circuit_is_refused_with_a_suggestion(parked: str) -> None:
     assert "payments" in refused.output
     assert piped("circuits", "open", "post", "--yes").exit_code == 0
     assert piped("circuits", "close", "unheard-of").exit_code == 3
+    unreadable = piped("circuits", "list", "--tenant", "\udcff")  # a byte that is not UTF-8
+    assert (unreadable.exit_code, unreadable.exception.__class__) == (5, SystemExit)
 
 
 def test_settings_are_set_and_unset(parked: str) -> None:

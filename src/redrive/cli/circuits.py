@@ -16,6 +16,7 @@ from redrive.core.roles import DEFAULT_TENANT
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.circuits import CircuitRecord
+    from redrive.store.result_page import Page
 
 _STATUS_CHOICE = click.Choice(["CLOSED", "OPEN", "HALF_OPEN"], case_sensitive=False)
 _KEY_ARGUMENT = click.argument("key", metavar="CIRCUIT")
@@ -54,8 +55,11 @@ def list_(
     """
     from redrive.store.filters import CircuitFilter
 
-    where = CircuitFilter(tenant=tenant, status=status.upper() if status else None)
-    page = run_on(target, lambda app: app.circuits.list(where, limit=limit, cursor=cursor))
+    async def load(app: Redrive) -> Page[CircuitRecord]:
+        where = CircuitFilter(tenant=tenant, status=status.upper() if status else None)
+        return await app.circuits.list(where, limit=limit, cursor=cursor)
+
+    page = run_on(target, load)
     columns: list[Column[CircuitRecord]] = [
         *field_columns(CIRCUIT="key", TENANT="tenant", STATUS="status", UNTIL="until"),
         Column("PARKED", lambda one: one.parked or None),
