@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ from desk_kit import dump, ended, failed, shop, statuses
 
 from redrive import Redrive
 from redrive.errors import Conflict, InputError, NotFound
+from redrive.store.filters import GroupFilter
 from redrive.testing import VirtualClock, engine
 
 TOO_LONG = "x" * 300
@@ -313,3 +315,27 @@ async def test_a_workflow_that_no_live_worker_has_is_not_replayed_until_one_has_
     s.ledger.broken.clear()
     async with engine(s.app, store=url, clock=clock) as e:
         assert (await ended(e, letter.run_id)).status == "SUCCESS"
+
+
+async def test_a_list_refuses_what_is_not_its_filter() -> None:
+    app = shop().app
+    async with engine(app):
+        calls: list[tuple[Callable[[Any], Awaitable[object]], str]] = [
+            (app.runs.list, "RunFilter"),
+            (app.dlq.list, "LetterFilter"),
+            (app.dlq.count, "LetterFilter"),
+            (app.dlq.facets, "LetterFilter"),
+            (app.circuits.list, "CircuitFilter"),
+            (app.outbox.list, "OutboxFilter"),
+            (app.tasks.list, "TaskFilter"),
+            (app.audit.list, "AuditFilter"),
+        ]
+        for call, kind in calls:
+            for given in ({"status": "OPEN"}, "OPEN", {}, GroupFilter()):
+                with pytest.raises(InputError, match=f"expected {kind}, not {type(given).__name__}"):
+                    await call(given)
+        for unreadable in (app.notifications.get("\udcff"), app.notifications.mark_read(["\udcff"])):
+            with pytest.raises(InputError, match="half a character"):
+                await unreadable
+        with pytest.raises(InputError, match="ids must be a list, not 'ntf-1'"):
+            await app.notifications.mark_read("ntf-1")

@@ -37,7 +37,7 @@ from redrive.desk.runs import Runs
 from redrive.desk.saved_views import SavedViews
 from redrive.desk.schedules import Schedules
 from redrive.desk.workflows import Workflows
-from redrive.errors import NotFound
+from redrive.errors import InputError, NotFound
 from redrive.remote.client import Address, Client
 from redrive.remote.desk import Remote, RemoteAccounts, RemoteRuns, remote
 from redrive.server.auth.admin import AccountAdmin, make_operator
@@ -86,10 +86,12 @@ def test_the_remote_accounts_have_the_methods_of_the_local_accounts() -> None:
         assert str(inspect.signature(here[name])) == str(inspect.signature(there[name])), name
 
 
-async def test_a_call_with_unknown_arguments_is_not_sent() -> None:
+async def test_a_call_with_wrong_arguments_is_not_sent() -> None:
     runs = remote(RemoteRuns, Client(Address.read("http://there"), "token"))
     with pytest.raises(TypeError, match="unexpected"):
         await runs.get("x", nothing="at all")  # type: ignore[call-arg]
+    with pytest.raises(InputError, match="expected RunFilter, not dict"):
+        await runs.list({"status": "FAILED"})  # type: ignore[arg-type]
 
 
 @dataclass

@@ -26,6 +26,7 @@ from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import as_dict
 from redrive.sinks.webhook import read_secrets
 from redrive.store.encryption.keyring import Unreadable
+from redrive.store.filters import check_text, make_value_error
 from redrive.store.notifications import NotificationFilter, NotificationRow, RuleRow
 from redrive.store.port import DeskStore
 from redrive.store.result_page import Page
@@ -113,7 +114,7 @@ class Notifications:
     @operation("GET /notifications/{id}", Permission.LOOK, id="get_notification")
     async def get(self, id: str, *, reader: str = "unknown", tenant: str | None = None) -> InboxItem:
         """Return one notification of the inbox."""
-        where = NotificationFilter(tenant=tenant, ids=(id,))
+        where = NotificationFilter(tenant=tenant, ids=(check_text("id", id),))
         page = await self._store.notifications.inbox(where, require_actor(reader), limit=1, cursor=None)
         if not page.items:
             raise NotFound(Reason(ReasonCode.NOTIFICATION_NOT_FOUND, id=quote(id)))
@@ -128,7 +129,10 @@ class Notifications:
         self, ids: Sequence[str] | None = None, *, reader: str = "unknown", tenant: str | None = None
     ) -> int:
         """Mark these notifications, or all, as read by a reader; return how many were unread before."""
-        where = NotificationFilter(tenant=tenant, ids=None if ids is None else tuple(ids))
+        if isinstance(ids, str):
+            raise make_value_error("ids", Reason(ReasonCode.KIND_LIST), ids)
+        named = None if ids is None else tuple([check_text("ids", id) for id in ids])
+        where = NotificationFilter(tenant=tenant, ids=named)
         return await self._store.notifications.mark_read(where, require_actor(reader))
 
     def _present_item(self, row: NotificationRow) -> InboxItem:
@@ -189,7 +193,7 @@ class Notifications:
 
 
 def _make_filter(tenant: str | None, workflow: str | None, *, unread: bool = False) -> NotificationFilter:
-    named = None if workflow is None else (workflow,)
+    named = None if workflow is None else (check_text("workflow", workflow),)
     return NotificationFilter(tenant=tenant, workflows=named, unread=unread)
 
 

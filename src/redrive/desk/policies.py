@@ -54,7 +54,7 @@ class Policies:
         Without a workflow and a step it is the default, for steps that have no policy in the code either.
         """
         if not isinstance(policy, RetryPolicy):
-            raise InputError(Reason(ReasonCode.POLICY_NEEDED, given=type(policy).__name__))
+            raise InputError(Reason(ReasonCode.TYPE_NEEDED, type="RetryPolicy", given=type(policy).__name__))
         after = json.dumps(policy.to_json())
         key, line = await self._prepare_change(AuditEvent.POLICY_SET, by, tenant, workflow, step, after)
         row = PolicyRow(

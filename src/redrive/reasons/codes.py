@@ -259,7 +259,7 @@ class ReasonCode(StrEnum):
     INDEX_VALUE_INVALID = "index_value_invalid"
 
     # why another request is refused
-    POLICY_NEEDED = "policy_needed"
+    TYPE_NEEDED = "type_needed"
     POLICY_TARGET_NEEDED = "policy_target_needed"
     POLICY_NOT_FOUND = "policy_not_found"
     POLICY_INVALID = "policy_invalid"

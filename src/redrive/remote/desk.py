@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn, TypeVar, Unpack
+from typing import Any, NoReturn, TypeVar, Unpack, get_args
 
 from redrive.core.history import History
 from redrive.core.idempotency import event_hash, payload_hash
@@ -49,7 +49,7 @@ from redrive.remote.client import TOKEN_VARIABLE, Address, Client, RawJson, enco
 from redrive.remote.sealing import Sealing
 from redrive.settings import ENVIRONMENT_VARIABLES
 from redrive.store.accounts import IssuedToken, MemberRow, NewToken, NewUser, TenantRow, TokenKind, TokenRow, UserRow
-from redrive.store.filters import LetterFilter
+from redrive.store.filters import LetterFilter, read_filter
 from redrive.store.result_page import Page
 from redrive.store.runs import StartResult
 
@@ -85,6 +85,8 @@ async def send(client: Client, call: Callable[..., Any], *args: Any, **options: 
     given = dict(zip(parameters, args, strict=False)) | options
     tenant = given.pop("tenant", parameters["tenant"].default if "tenant" in parameters else None)
     key = given.pop("idempotency_key", None)
+    if given.get("filter") is not None:
+        read_filter(given["filter"], get_args(parameters["filter"].annotation)[0])  # refuses what is not a filter
     where = given.pop("filter", given.get("letters"))
     if client.sealing is not None:
         where = client.sealing.seal_filter(where)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from redrive.core.circuit import CircuitStatus
 from redrive.core.failure_reason import LetterCode, Stage
@@ -20,6 +20,7 @@ from redrive.policy import Category
 from redrive.reasons import Reason, ReasonCode
 
 Filter: TypeAlias = "RunFilter | LetterFilter | AuditFilter | GroupFilter | CircuitFilter | TaskFilter | OutboxFilter"
+F = TypeVar("F")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _LATEST = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
@@ -34,10 +35,10 @@ def _normalise_filter(filter: Filter) -> None:
         value = getattr(filter, field.name)
         if value is None or field.name in _NOT_TEXT:
             continue
-        fit = parse_time if field.name in _TIMES else _check_text
+        fit = parse_time if field.name in _TIMES else check_text
         object.__setattr__(filter, field.name, fit(field.name, value))
     if getattr(filter, "workflows", None) is not None:
-        names = tuple(_check_text("workflows", name) for name in filter.workflows)  # type: ignore[union-attr]
+        names = tuple(check_text("workflows", name) for name in filter.workflows)  # type: ignore[union-attr]
         object.__setattr__(filter, "workflows", names)
     given = getattr(filter, "status", None)
     if given is not None and not isinstance(given, str):  # a single status stays; several become a tuple
@@ -52,6 +53,15 @@ def _normalise_filter(filter: Filter) -> None:
         _normalise_index(filter)
         if getattr(filter, "text", None) == "":  # a slip: as a filter it would mean nothing, or everything
             raise InputError(Reason(ReasonCode.FILTER_TEXT_EMPTY, field="text"))
+
+
+def read_filter(given: F | None, kind: type[F]) -> F:
+    """Return the filter that a caller gave, or one that matches everything; refuse what is not a filter."""
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        raise InputError(Reason(ReasonCode.TYPE_NEEDED, type=kind.__name__, given=type(given).__name__))
+    return given
 
 
 def _check_name(field: str, name: Any, kind: type[StrEnum]) -> None:
@@ -79,7 +89,7 @@ def make_value_error(name: str, expected: Reason, value: object) -> InputError:
     return InputError(Reason(ReasonCode.FILTER_VALUE_INVALID, field=name, expected=expected, given=f"{value!r:.60}"))
 
 
-def _check_text(name: str, value: Any) -> str:
+def check_text(name: str, value: Any) -> str:
     """Return a text if a database can be asked for it; otherwise refuse it."""
     if not isinstance(value, str):
         raise make_value_error(name, Reason(ReasonCode.KIND_TEXT), value)
@@ -98,7 +108,7 @@ def _normalise_index(filter: RunFilter | LetterFilter) -> None:
     if not isinstance(given, Mapping) or not all(isinstance(field, str) for field in given):
         raise InputError(Reason(ReasonCode.OBJECT_NEEDED, field="index", given=f"{given!r:.60}"))
     texts = {
-        _check_text("index", field): tuple(
+        check_text("index", field): tuple(
             map(format_index_value, value if isinstance(value, tuple | list) else [value])
         )
         for field, value in given.items()
