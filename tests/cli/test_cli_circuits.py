@@ -99,6 +99,7 @@ def test_an_unknown_circuit_is_refused_with_a_suggestion(parked: str) -> None:
 
 
 def test_settings_are_set_and_unset(parked: str) -> None:
+    assert "'window' is not FIELD=VALUE: write failures=20" in piped("circuits", "set", "payments", "window").output
     done = piped("circuits", "set", "payments", "failures=20", "window=2m", "--json")
     assert json.loads(done.output)["override"] == {"failures": 20, "window": 120.0}
     assert "failures=20  (set by hand)" in piped("circuits", "show", "payments").output

@@ -168,7 +168,7 @@ def _parse_settings(context: click.Context, _: click.Parameter, fields: tuple[st
 
     if bool(fields) == context.params["unset"]:
         raise click.UsageError("no setting given: add one, such as failures=20, or use --unset alone")
-    settings = dict(map(parse_field, fields))
+    settings = dict(parse_field(text, example="failures=20") for text in fields)
     with report_usage_errors():
         Circuit.from_json(settings)
     return settings

@@ -184,11 +184,11 @@ def _parse_json_text(text: str, what: str, advice: str = "") -> Any:
         raise UsageError(f"{what} is not valid JSON: {error}{advice}") from error
 
 
-def parse_field(text: str, option: str = "") -> tuple[str, Any]:
+def parse_field(text: str, option: str = "", *, example: str = "max_retries=5") -> tuple[str, Any]:
     """Return FIELD=VALUE as a pair. A value that is not JSON is text, or a list with commas where a field is one."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(f"{option}{text!r} is not FIELD=VALUE: write {option}max_retries=5")
+        raise UsageError(f"{option}{text!r} is not FIELD=VALUE: write {option}{example}")
     try:
         found = json.loads(value)
     except (ValueError, RecursionError):
