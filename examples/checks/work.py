@@ -143,13 +143,17 @@ async def begin() -> None:
     note_worker()
 
 
-@app.workflow
+# `kills` kills so many workers that a run may be executing at three of the deaths, and would be taken for their cause.
+KILLED_AT_RANDOM = 1000
+
+
+@app.workflow(max_crashes=KILLED_AT_RANDOM)
 async def compute(number: int) -> int:
     await redrive.sleep(0.1)
     return await double(number)
 
 
-@app.workflow
+@app.workflow(max_crashes=KILLED_AT_RANDOM)
 async def expect(number: int) -> list[Any]:
     """Wait for an event, for a child, for a person, and for another event."""
     first = await redrive.wait_for("first", type=int)
