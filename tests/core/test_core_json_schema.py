@@ -106,12 +106,13 @@ def test_a_place_inside_lists_and_objects_is_named_in_full() -> None:
     value = {"order": {"id": "x", "lines": lines, "placed": 1}, "expres": True}
     assert found(value, schema) == [
         ("expres", "unknown field; expected: order, express"),
+        ("order.id", "expected a value such as 00000000-0000-4000-8000-000000000000, found other text"),
         ("order.lines[1].sku", "expected text, found a whole number"),
         ("order.lines[1].price", "expected a number or text, found true or false"),
         ("order.lines[2].sku", "expected text, but the field is missing"),
         ("order.placed", "expected text, found a whole number"),
     ]
-    assert str(find_faults(value, schema)[1]) == "order.lines[1].sku: expected text, found a whole number"
+    assert str(find_faults(value, schema)[2]) == "order.lines[1].sku: expected text, found a whole number"
     assert str(SchemaFault("", Reason(ReasonCode.KIND_NULL))) == "null"
 
 
@@ -148,6 +149,14 @@ JUDGED: list[tuple[Any, list[Any], list[Any]]] = [
     ({"minLength": 2}, ["ab", "żó", 1, []], ["a", ""]),
     ({"maxLength": 2}, ["ab", "żó", 1, [1, 2, 3]], ["abc"]),
     ({"format": "base64url", "maxLength": 3}, ["AAAA"], []),
+    ({"format": "date"}, ["2026-01-31", 1], ["31.01.2026", "", "2026-02-30"]),
+    ({"format": "date-time"}, ["2026-01-31T12:00:00Z", "2026-01-31T12:00:00.5+01:00"], ["noon"]),
+    ({"format": "time"}, ["12:00:00"], ["25:00"]),
+    ({"format": "duration"}, ["PT1H", "P3D"], ["an hour"]),
+    ({"format": "uuid"}, ["00000000-0000-4000-8000-000000000000"], ["7"]),
+    ({"format": "decimal"}, ["12.50", "-7", "NaN", "1E+3"], ["12,50", "half"]),
+    ({"format": "unheard of"}, ["x"], []),
+    ({"format": ["date"]}, ["x"], []),
     ({"pattern": "^a+$"}, ["aa", 1], ["b", ""]),
     ({"pattern": "b"}, ["abc"], ["a"]),
     ({"pattern": r"\p{L}("}, ["", "x"], []),

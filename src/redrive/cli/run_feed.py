@@ -18,6 +18,7 @@ from redrive.cli.errors import hint
 from redrive.cli.output import echo, escape_line, fold_text, style_text
 from redrive.cli.worker_process import StopController
 from redrive.clock import SystemClock
+from redrive.core.payload.adapters import FORMAT_EXAMPLES
 from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, LetterStatus, RunStatus
 from redrive.desk.models import DeadLetter, Run, StepRecord
 from redrive.duration import to_datetime
@@ -32,13 +33,6 @@ _POLL_INTERVAL = 0.3
 _LEVEL_COLOURS = {"good": "green", "waiting": "yellow", "bad": "red"}
 _MAX_EXAMPLE_DEPTH = 4  # types may contain themselves
 _EXAMPLES_BY_TYPE = {"string": "text", "integer": 1, "number": 1.5, "boolean": True, "array": [], "null": None}
-_EXAMPLES_BY_FORMAT = {
-    "date-time": "2026-01-31T12:00:00Z",
-    "date": "2026-01-31",
-    "time": "12:00:00",
-    "duration": "PT1H",
-    "uuid": "00000000-0000-4000-8000-000000000000",
-}
 
 
 class FeedEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,8 +194,8 @@ def _example_value(schema: dict[str, Any], named: dict[str, Any], depth: int = 0
             return _example_value(named.get(name.rpartition("/")[2], {}), named, depth + 1)
         case {"anyOf": [first, *_]} | {"oneOf": [first, *_]} | {"allOf": [first, *_]}:
             return _example_value(first, named, depth + 1)
-        case {"format": name} if name in _EXAMPLES_BY_FORMAT:
-            return _EXAMPLES_BY_FORMAT[name]
+        case {"format": name} if name in FORMAT_EXAMPLES:
+            return FORMAT_EXAMPLES[name][1]
         case {"type": name} if name in _EXAMPLES_BY_TYPE:
             return _EXAMPLES_BY_TYPE[name]
     known = schema.get("properties", {})

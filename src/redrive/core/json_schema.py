@@ -8,6 +8,7 @@ run decodes its input, and this check must not refuse what the type accepts. For
 the codec where the codec differs from the standard (ADR 0040 says why no library does this):
 
 - "Infinity", "-Infinity" and "NaN" are numbers, as that is how the codec writes them.
+- Text of a known `format`, such as a date, is what the type with this format reads.
 - The length of bytes is not that of their base64 text, and is left to the type.
 - `oneOf` is satisfied by several members: pydantic means a tagged union and tells them apart by the tag.
 - A read-only field is computed and never stored, so it is not required.
@@ -26,6 +27,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
 
+from redrive.core.payload.adapters import FORMAT_EXAMPLES, has_format
 from redrive.core.payload.faults import Path, format_path
 from redrive.core.payload.plain import MAX_DEPTH
 from redrive.core.redact import JSON
@@ -341,8 +343,11 @@ def _value_faults(value: JSON, schema: dict[str, Any]) -> Iterator[Reason]:
         case int() | float():
             yield from _number_faults(value, schema)
         case str():
-            if schema.get("format") not in _BYTES:
+            format = schema.get("format")
+            if format not in _BYTES:
                 yield from _size_faults(len(value), schema, "Length")
+            if isinstance(format, str) and format in FORMAT_EXAMPLES and not has_format(value, format):
+                yield Reason(ReasonCode.EXPECTED_FORMAT, example=FORMAT_EXAMPLES[format][1])
             if not _matches(schema.get("pattern"), value):
                 yield Reason(ReasonCode.EXPECTED_PATTERN, pattern=schema["pattern"])
         case list():

@@ -486,6 +486,7 @@ class ReasonCode(StrEnum):
     EXPECTED_BELOW = "expected_below"
     EXPECTED_MULTIPLE = "expected_multiple"
     EXPECTED_PATTERN = "expected_pattern"
+    EXPECTED_FORMAT = "expected_format"
     TOO_FEW_ITEMS = "too_few_items"
     TOO_MANY_ITEMS = "too_many_items"
     TOO_FEW_FIELDS = "too_few_fields"

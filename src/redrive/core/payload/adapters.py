@@ -8,17 +8,19 @@ is walked and corrected. Settings that a user's model makes itself are kept.
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
+from functools import lru_cache
 from typing import Any, Literal, cast
 from uuid import UUID
 
 import typing_extensions
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import CoreConfig, CoreSchema, SchemaError, core_schema
@@ -105,6 +107,29 @@ _LEAF_CLASSES: Mapping[str, type] = {
     "uuid": UUID,
     "decimal": Decimal,
 }
+FORMAT_EXAMPLES: Mapping[str, tuple[type, str]] = {
+    "date": (date, "2026-01-31"),
+    "date-time": (datetime, "2026-01-31T12:00:00Z"),
+    "time": (time, "12:00:00"),
+    "duration": (timedelta, "PT1H"),
+    "uuid": (UUID, "00000000-0000-4000-8000-000000000000"),
+    "decimal": (Decimal, "12.50"),
+}
+"""For a format of text in a JSON Schema: the type that reads such a text, and an example of it."""
+
+
+@lru_cache
+def _get_reader(format: str) -> TypeAdapter[Any]:
+    return TypeAdapter(FORMAT_EXAMPLES[format][0], config=ConfigDict(allow_inf_nan=True))
+
+
+def has_format(text: str, format: str) -> bool:
+    """Return True if the type that writes this format of text can read the text."""
+    try:
+        _get_reader(format).validate_json(json.dumps(text))
+    except ValidationError:
+        return False
+    return True
 
 
 def build_adapter(title: str, hints: Mapping[str, Any], names: Mapping[str, Any]) -> TypeAdapter[Any]:
@@ -278,11 +303,18 @@ _CORRECTIONS: Mapping[str, Callable[[SchemaNode], SchemaNode]] = {
 class _WrittenSchemaGenerator(GenerateJsonSchema):
     """Describes enums as the codec writes them: flags as integers, and members without a JSON value as names.
 
-    Deriving from pydantic's generator is the only way to change this.
+    The text of a decimal gets the format `decimal`. Deriving from pydantic's generator is the only way to change this.
     """
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
         """Ignore the warning that a default without a JSON form is left out of the schema."""
+
+    def decimal_schema(self, schema: Any) -> dict[str, Any]:
+        found = super().decimal_schema(schema)
+        for each in found.get("anyOf", [found]):
+            if each.get("type") == "string":
+                each["format"] = "decimal"
+        return found
 
     def enum_schema(self, schema: Any) -> dict[str, Any]:
         if issubclass(schema["cls"], Flag):

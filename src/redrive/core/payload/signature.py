@@ -29,6 +29,7 @@ from redrive.core.payload.adapters import (
     split_definitions,
 )
 from redrive.core.payload.codec import Codec
+from redrive.core.payload.faults import Path
 from redrive.core.payload.plain import SCALAR_WRITERS, Writer, find_writers, write_any
 from redrive.errors import PayloadError, RegistrationError
 from redrive.reasons import Param, Reason, ReasonCode
@@ -145,10 +146,15 @@ class _CallPlan(msgspec.Struct, frozen=True, kw_only=True):
 class Signature:
     """Encodes and decodes the calls and results of one function. Make it with `Signature.of`."""
 
-    __slots__ = ("_fn", "_names", "_parameters", "_plan", "_positional", "_returns", "_schemas", "name")
+    __slots__ = ("_fn", "_names", "_parameters", "_plan", "_positional", "_result", "_returns", "_schemas", "name")
 
     def __init__(
-        self, fn: Callable[..., Any], parameters: tuple[Parameter, ...], returns: Any, names: Mapping[str, Any]
+        self,
+        fn: Callable[..., Any],
+        parameters: tuple[Parameter, ...],
+        returns: Any,
+        names: Mapping[str, Any],
+        result: Path,
     ) -> None:
         self.name = function_name(fn)
         self._fn = fn
@@ -156,6 +162,7 @@ class Signature:
         self._parameters = parameters
         self._positional = sum(not parameter.keyword_only for parameter in parameters)
         self._names = names
+        self._result = result
         self._plan: _CallPlan | None = None
         self._schemas: tuple[str, str] | None = None
 
@@ -167,18 +174,19 @@ class Signature:
         skip_first: bool = False,
         reserved: frozenset[str] = frozenset(),
         names: Mapping[str, Any] | None = None,
+        result: Path = ("result",),
     ) -> Signature:
         """Read the signature of a function, or raise a RegistrationError if its calls cannot be stored.
 
         `skip_first` leaves out a parameter that the engine supplies. Annotations written as text are resolved
         with `names`, and with the globals and the closure of the function. A name that is not defined yet is
-        looked up again by `prepare`, or else by the first call.
+        looked up again by `prepare`, or else by the first call. `result` is what errors call the result.
         """
         read = read_signature(fn)
         if skip_first:
             read = read.replace(parameters=list(read.parameters.values())[1:])
         parameters = read_parameters(fn, read, reserved)
-        signature = cls(fn, parameters, read.return_annotation, dict(names or {}))
+        signature = cls(fn, parameters, read.return_annotation, dict(names or {}), result)
         with contextlib.suppress(UnresolvedName):
             signature._plan = signature._build_plan()
         return signature
@@ -312,7 +320,7 @@ class Signature:
         output_node = output_node["fields"][_RETURN]["schema"]
         return _CallPlan(
             input=Codec(join_definitions(input_node, input_definitions)),
-            output=Codec(join_definitions(output_node, output_definitions), ("result",)),
+            output=Codec(join_definitions(output_node, output_definitions), self._result),
             input_adapter=input_adapter,
             output_adapter=output_adapter,
             names=tuple(hints),
@@ -368,7 +376,7 @@ def _make_type_signature(kind: Any, name: str) -> Signature:
 
     returns_value.__annotations__ = {"return": kind}
     returns_value.__name__ = returns_value.__qualname__ = name
-    return Signature.of(returns_value)
+    return Signature.of(returns_value, result=())
 
 
 _signature_of_type = cache(_make_type_signature)
