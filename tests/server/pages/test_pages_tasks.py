@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
 from typing import Any, Literal
 
 import pytest
@@ -25,8 +27,11 @@ from redrive.desk.models import Task
 class Terms:
     cents: int
     due: date
+    carrier: Literal["post", "courier"]
     level: Literal["low", "high"] = "low"
     voucher: bool = False
+    share: Decimal | None = None
+    remark: str | None = None
 
 
 def make_app(url: str) -> Redrive:
@@ -41,7 +46,7 @@ def make_app(url: str) -> Redrive:
     @app.workflow
     async def terms() -> Any:
         found = (await redrive.ask("Which terms?", form=Terms)).value
-        return [found.cents, found.due.isoformat(), found.level, found.voucher]
+        return [found.cents, found.due.isoformat(), found.level, found.voucher, str(found.share), found.remark]
 
     return app
 
@@ -102,16 +107,28 @@ async def test_a_form_is_made_from_the_type_of_the_answer(each_site: World, app:
     handle, task = await asked(app, "terms")
     with of_role(each_site, "STAFF") as browser:
         page = (await asyncio.to_thread(browser.get, f"/tasks/{task.id}")).text
-        assert re.findall(r'name="(f:[^"]*)"', page) == ["f:cents", "f:due", "f:level", "f:voucher"]
+        names = ["f:cents", "f:due", "f:carrier", "f:level", "f:voucher", "f:share", "f:remark"]
+        assert re.findall(r'name="(f:[^"]*)"', page) == names
         assert re.search(r'name="f:due" type="date"', page)
-        form = {"once": once(page), "page": f"/app/tasks/{task.id}", "f:due": "2026-12-01", "f:level": '"high"'}
-        bad = await asyncio.to_thread(browser.post, f"/tasks/{task.id}/answer", data={**form, "f:cents": "many"})
-        assert bad.status_code == 422
-        assert "cents" in bad.text
-        form |= {"once": "fedcba9876543210", "f:cents": "70", "f:voucher": "yes"}
+        assert '<select name="f:carrier" required><option value="">' in page, "nothing is chosen for the user"
+        assert '<select name="f:level"><option value="&#34;low&#34;" selected>' in page
+        assert '<input name="f:share" inputmode="decimal" placeholder="12.50">' in page
+        assert '<input name="f:remark">' in page
+        form = {"page": f"/app/tasks/{task.id}", "f:due": "2026-12-01", "f:level": '"high"', "f:cents": "70"}
+        for number, (wrong, fault) in enumerate((
+            ({"f:cents": "many"}, "cents: expected a whole number, found text"),
+            ({"f:due": "1 December"}, "due: expected a value such as 2026-01-31, found other text"),
+            ({"f:share": "half"}, "share: expected a value such as 12.50, found other text"),
+            ({}, 'carrier: expected "post" or "courier", but the field is missing'),
+        )):  # fmt: skip
+            given = {"once": f"fedcba987654320{number}", **form, "f:carrier": '"post"', **wrong} if wrong else form
+            bad = await asyncio.to_thread(browser.post, f"/tasks/{task.id}/answer", data=given)
+            assert bad.status_code == 422
+            assert fault in html.unescape(bad.text)
+        form |= {"once": "fedcba9876543210", "f:voucher": "yes", "f:carrier": '"post"', "f:share": "12,50"}
         answer = await asyncio.to_thread(browser.post, f"/tasks/{task.id}/answer", data=form)
         assert answer.status_code == 303, answer.text
-    assert await handle.result(timeout="30s") == [70, "2026-12-01", "high", True]
+    assert await handle.result(timeout="30s") == [70, "2026-12-01", "high", True, "12.50", None]
 
 
 async def test_the_command_line_answers_on_a_server_and_on_a_store(each_site: World, app: Redrive) -> None:
@@ -135,6 +152,9 @@ async def test_the_command_line_answers_on_a_server_and_on_a_store(each_site: Wo
         assert (await run("tasks", "assign", task.id)).exit_code == 0
         assert (await run("tasks", "list", "--mine", "-q", "--run", handle.id)).stdout.split() == [task.id]
         assert (await run("tasks", "comment", task.id, "soon")).exit_code == 0
+        history = (await run("tasks", "show", task.id)).stdout.splitlines()[-2:]
+        assert re.search(r"was assigned by .+: .+", history[0])
+        assert re.search(r"was commented on by .+: soon$", history[1])
         assert "Nothing was changed" in (await run("tasks", "answer", task.id, "reject", "--dry-run")).stdout
         assert (await run("tasks", "answer", task.id, "perhaps")).exit_code != 0
         assert (await run("tasks", "answer", task.id)).exit_code == 2
@@ -143,8 +163,8 @@ async def test_the_command_line_answers_on_a_server_and_on_a_store(each_site: Wo
         assert again.exit_code == 4, again.output
         assert await handle.result(timeout="30s") == ["reject", "no"]
     handle, task = await asked(app, "terms")
-    data = json.dumps({"cents": 1, "due": "2026-12-01"})
+    data = json.dumps({"cents": 1, "due": "2026-12-01", "carrier": "post", "remark": "soon"})
     assert (
         await asyncio.to_thread(runner.invoke, main, ["tasks", "answer", task.id, "--data", data], env=store)
     ).exit_code == 0
-    assert await handle.result(timeout="30s") == [1, "2026-12-01", "low", False]
+    assert await handle.result(timeout="30s") == [1, "2026-12-01", "low", False, "None", "soon"]

@@ -10,6 +10,7 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
+from redrive.core.payload.adapters import FORMAT_EXAMPLES
 from redrive.core.roles import Permission
 from redrive.core.waits import Wait, WaitMode
 from redrive.desk.models import Run, StepRecord
@@ -28,16 +29,30 @@ MAX_EVENTS = 50
 _FIELD_PREFIX = "f:"
 _JSON_FIELD = "payload"
 _KINDS = {"string": "text", "integer": "number", "number": "number", "boolean": "flag"}
+_KINDS_BY_FORMAT = {"date": "date", "decimal": "decimal"}
 
 
 class EventField(msgspec.Struct, frozen=True):
-    """A form field for one value of a payload: text, number, date, flag, choice or JSON."""
+    """A form field for one value of a payload: text, number, decimal, date, flag, choice or JSON.
+
+    `options` and `default` are JSON texts. `nullable`: null is a value, too. `example`: a text of the format that the
+    schema asks for.
+    """
 
     name: str
     label: str
     kind: str
     required: bool = False
     options: tuple[str, ...] = ()
+    default: str | None = None
+    nullable: bool = False
+    example: str = ""
+
+    @property
+    def text(self) -> str:
+        """The default as it stands in the field."""
+        value = None if self.default is None else json.loads(self.default)
+        return value if isinstance(value, str) else (self.default or "") if value is not None else ""
 
 
 class EventForm(msgspec.Struct, frozen=True):
@@ -86,46 +101,69 @@ def _make_form(name: str, schema: Mapping[str, Any], *, waited: bool = False) ->
 def make_fields(schema: Mapping[str, Any]) -> tuple[EventField, ...]:
     """Return a field for each property of an object with plain values, one field for a plain value, else JSON."""
     named = schema.get("$defs", {})
-    schema = _follow_reference(schema, named)
-    properties = schema.get("properties")
-    if schema.get("type") == "object" and properties and isinstance(properties, Mapping):
-        required = schema.get("required", ())
+    plain, nullable = _simplify(schema, named)
+    properties = plain.get("properties")
+    if plain.get("type") == "object" and properties and isinstance(properties, Mapping) and not nullable:
+        required = plain.get("required", ())
         return tuple(
-            _make_field(_FIELD_PREFIX + name, name, _follow_reference(each, named), name in required)
-            for name, each in properties.items()
+            _make_field(_FIELD_PREFIX + name, name, each, named, name in required) for name, each in properties.items()
         )
-    if "type" in schema or "enum" in schema:
-        return (_make_field(_FIELD_PREFIX, "", schema, True),)
-    return (EventField(_JSON_FIELD, "", "json"),)
+    if {"type", "enum", "const"} & plain.keys():
+        return (_make_field(_FIELD_PREFIX, "", schema, named, True),)
+    return (EventField(_JSON_FIELD, "", "json", True),)
 
 
-def _follow_reference(schema: Any, named: Any) -> Mapping[str, Any]:
-    """Return the schema that a reference stands for; other schemas unchanged. Other values allow anything."""
+def _simplify(schema: Any, named: Any) -> tuple[Mapping[str, Any], bool]:
+    """Return the schema that a reference stands for, and True if it also allows null. Other values allow anything."""
     if not isinstance(schema, Mapping):
-        return {}
-    name = str(schema.get("$ref", "")).rpartition("/")[2]
-    found = named.get(name, schema) if isinstance(named, Mapping) else schema
-    return found if isinstance(found, Mapping) else {}
+        return {}, False
+    if isinstance(name := schema.get("$ref"), str):
+        found = named.get(name.rpartition("/")[2]) if isinstance(named, Mapping) else None
+        return (found, False) if isinstance(found, Mapping) else ({}, False)
+    branches = schema.get("anyOf")
+    if isinstance(branches, list) and {"type": "null"} in branches and len(branches) == 2:
+        (other,) = [each for each in branches if each != {"type": "null"}]
+        return _simplify(other, named)[0], True
+    return schema, False
 
 
-def _make_field(name: str, label: str, schema: Mapping[str, Any], required: bool) -> EventField:
-    options, plain = schema.get("enum"), schema.get("type")
-    if options and isinstance(options, list):
-        return EventField(
-            name, label, "choice", required, tuple(json.dumps(each, ensure_ascii=False) for each in options)
-        )
-    kind = "date" if schema.get("format") == "date" else _KINDS.get(plain if isinstance(plain, str) else "", "json")
-    return EventField(name, label, kind, required)
+def _make_field(name: str, label: str, schema: Any, named: Any, required: bool) -> EventField:
+    plain, nullable = _simplify(schema, named)
+    given = schema if isinstance(schema, Mapping) else {}
+    options = [plain["const"]] if "const" in plain else plain.get("enum")
+    kind, format = _KINDS.get(str(plain.get("type")), "json"), plain.get("format")
+    kind = _KINDS_BY_FORMAT.get(format, kind) if isinstance(format, str) else kind
+    if kind == "flag" and nullable:
+        options = [True, False]
+    if isinstance(options, list) and options:
+        kind = "choice"
+    return EventField(
+        name,
+        label,
+        kind,
+        required,
+        tuple(_to_json(each) for each in options) if isinstance(options, list) else (),
+        _to_json(given["default"]) if "default" in given else None,
+        nullable,
+        FORMAT_EXAMPLES[format][1] if isinstance(format, str) and format in FORMAT_EXAMPLES else "",
+    )
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def read_payload(form: Form, fields: Sequence[EventField]) -> Any:
-    """Return the payload that was typed into a form. An empty field that is not required is left out."""
+    """Return the payload that was typed into a form. An empty field is left out, so that the schema names it."""
     if [field.name for field in fields] in ([_JSON_FIELD], [_FIELD_PREFIX]):
         return _read_value(form, fields[0])
     found = {}
     for field in fields:
-        if field.kind == "flag" or field.required or form.get(field.name):
+        keeps_empty = field.kind == "text" and not field.example and field.text and form.raw(field.name) is not None
+        if field.kind == "flag" or form.get(field.name) or keeps_empty:
             found[field.label] = _read_value(form, field)
+        elif field.nullable and field.required:
+            found[field.label] = None
     return found
 
 
@@ -133,10 +171,12 @@ def _read_value(form: Form, field: EventField) -> Any:
     text = form.raw(field.name) or ""
     if field.kind == "flag":
         return text == "yes"
-    if field.kind in ("text", "date"):
-        return text
-    if not text.strip():
+    if not text.strip() and not (field.kind == "text" and field.label):
         return None
+    if field.kind in ("number", "decimal"):
+        text = text.strip() if "." in text else text.strip().replace(",", ".")  # as many languages write it
+    if field.kind in ("text", "date", "decimal"):
+        return text
     try:
         return json.loads(text)
     except ValueError as error:
