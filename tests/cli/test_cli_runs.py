@@ -1,6 +1,7 @@
 """`redrive runs` in a pipe, and on a terminal."""
 
 import asyncio
+import getpass
 import json
 import signal
 from collections.abc import Callable
@@ -208,6 +209,7 @@ def test_start_prints_the_id_of_a_run_with_that_input(toys: Toys) -> None:
     assert result.exit_code == 0, result.stderr
     run = look(toys, result.output.strip())
     assert (run.workflow, run.status, run.tenant, run.input) == ("make", "PENDING", "t", {"toy": "boat", "count": 1})
+    assert run.started_by == getpass.getuser()
     again = piped(
         "runs", "start", "make", "--input", '{"toy": "boat"}', "--app", "toys:app", "--key", "k", "--tenant", "t"
     )

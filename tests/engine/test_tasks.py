@@ -229,10 +229,13 @@ async def test_a_run_that_ends_withdraws_its_tasks(on_store: OnStore) -> None:
     async with on_store(app) as e:
         cancelled, won = await refund.start(), await raced.start()
         gone, kept = await e.tasks(cancelled), await e.tasks(won)
-        await cancelled.cancel()
+        await cancelled.cancel(by="ann", reason="ordered twice")
         await e.send(won, "enough")
         assert await won.result() == "enough"
         assert await e.tasks() == []
+        (why,) = (await app.tasks.get(gone[0].id)).history
+        assert (why.event, why.by, why.reason) == ("run.cancelled", "ann", "ordered twice")
+        assert (await app.tasks.get(kept[0].id)).history == ()
         for (task,) in (gone, kept):
             assert (await app.tasks.get(task.id)).status == "WITHDRAWN"
             with pytest.raises(Conflict, match="WITHDRAWN"):

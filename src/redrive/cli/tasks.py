@@ -12,10 +12,11 @@ from redrive.cli.options import ChangeOptions, current_user, parse_json_value
 from redrive.cli.output import Column, Output, display_tenant, escape_line, field_columns, json_text
 from redrive.cli.pager import CURSOR_OPTION, LIMIT_OPTION
 from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on
+from redrive.core.audit import AuditEvent
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.desk.models import Task
+    from redrive.desk.models import AuditRecord, Task
     from redrive.store.result_page import Page
 
 _TASK_ARGUMENT = click.argument("id", metavar="TASK")
@@ -133,9 +134,18 @@ def show(id: str, output: Output, target: Target) -> None:
         choice = task.options[0] if task.options else "--data JSON"
         lines += ["", f"options    {', '.join(map(escape_line, task.options)) or json_text(task.schema)}"]
         lines += [f"Answer it: {hint('tasks', 'answer', task.id, choice)}"]
-    for line in task.history:
-        lines.append(f"{line.at:%Y-%m-%d %H:%M:%S} {escape_line(f'{line.label} by {line.by}')}")
+    lines += ["", *map(_describe_record, task.history)] if task.history else []
     output.record(task.id, task, "\n".join(lines))
+
+
+def _describe_record(record: AuditRecord) -> str:
+    """Return a line of the history of a task: when, what, by whom, and the comment or the new assignee."""
+    text = f"{record.label} by {record.by}"
+    if record.event in (AuditEvent.TASK_COMMENTED, AuditEvent.TASK_ASSIGNED, AuditEvent.TASK_ESCALATED):
+        text = f"{text}: {'unassigned' if record.after is None else record.after}"
+    elif record.reason:
+        text = f"{text}: {record.reason}"
+    return f"{record.at:%Y-%m-%d %H:%M:%S} {escape_line(text)}"
 
 
 @change_command(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -17,11 +18,11 @@ from redrive.core.journal import EntryRow
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
-from redrive.core.waits import MAX_EVENT_NUMBER
+from redrive.core.waits import MAX_EVENT_NUMBER, WaitMode
 from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.circuits import CircuitRecord, present_circuit
 from redrive.desk.events import EventRequest, EventSender
-from redrive.desk.models import Children, EventRecord, Run, SentEvent
+from redrive.desk.models import Children, EventRecord, Run, SentEvent, StepRecord
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replays import Replay, Replayer, ReplayOptions, make_replay_order
@@ -95,6 +96,23 @@ async def load_family(runs: Runs, first: Run, most: int) -> list[tuple[int, Run]
         found.append((level, run))
         page = await runs.list(RunFilter(parent=run.id), limit=most)
         left += [(level + 1, child) for child in page.items]  # newest first, so the oldest is taken next
+    return found
+
+
+def get_awaited_run(step: StepRecord) -> str | None:
+    """Return the id of the run that a wait is for; None if it is for events or for people."""
+    wait = step.input
+    return str(wait["names"][0]) if isinstance(wait, dict) and wait.get("mode") == WaitMode.RUN else None
+
+
+async def load_failed_children(runs: Runs, waits: Iterable[StepRecord]) -> dict[str, Run]:
+    """Return by id the runs with an open dead letter that open waits are for, and that the caller may see."""
+    found: dict[str, Run] = {}
+    for run_id in dict.fromkeys(filter(None, map(get_awaited_run, waits))):
+        with suppress(NotFound):
+            run = await runs.get(run_id)
+            if run.letter_id is not None and run.status in FINAL_RUN_STATUSES - ENDED_FOR_GOOD:
+                found[run_id] = run
     return found
 
 

@@ -70,8 +70,11 @@ class Tasks:
         if reveal:
             await self._store.note([self._make_audit(AuditEvent.TASK_REVEALED, row, Actor(by))])
             presenter = Presenter(None)
-        where = AuditFilter(subject=row.public_id)
-        lines = (await self._store.audit(where, limit=_MAX_HISTORY, cursor=None)).items
+        lines = [*(await self._store.audit(AuditFilter(subject=row.public_id), limit=_MAX_HISTORY, cursor=None)).items]
+        if row.status is QuestionStatus.WITHDRAWN:
+            # Cancelling a run withdraws its tasks, and is noted about the run.
+            where = AuditFilter(subject=row.run_id, event=AuditEvent.RUN_CANCELLED.value, since=row.created_at)
+            lines = [*(await self._store.audit(where, limit=1, cursor=None)).items, *lines]
         apart = await self._audience.find_apart([row], by)
         return self._present(presenter, apart, row, by=by, history=tuple(map(presenter.line, reversed(lines))))
 

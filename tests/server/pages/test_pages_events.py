@@ -15,7 +15,7 @@ from pages_kit import Looked, of_role, once
 from server_kit import SECRET, World
 
 import redrive
-from redrive import NonRetryable, Redrive, RunHandle
+from redrive import NonRetryable, Redrive, RunFailed, RunHandle
 from redrive.cli import main
 from redrive.core.redact import MASK
 from redrive.core.states import RunStatus
@@ -42,7 +42,10 @@ def make_app(url: str) -> Redrive:
 
     @app.workflow
     async def anything() -> Any:
-        return await redrive.wait_for("go", type=int)
+        found = await redrive.wait_for("go", type=int)
+        if found < 0:
+            raise NonRetryable("a negative number")
+        return found
 
     @app.workflow
     async def impatient() -> Any:
@@ -139,8 +142,8 @@ async def test_the_page_of_a_run_lists_events_and_sends_one_without_scripts(each
         assert "No result yet." in page
         timeline = Looked(page[page.index('class="fall"') :]).text
         assert "waiting approved Waiting" in timeline, "an open wait is not running"
-        assert re.findall(r'<option value="([^"]*)">([^<]*)<', page) == [
-            ("", "–"), ("&#34;low&#34;", "low"), ("&#34;high&#34;", "high")
+        assert re.findall(r'<option value="([^"]*)"( selected)?>([^<]*)<', page) == [
+            ("&#34;low&#34;", " selected", "low"), ("&#34;high&#34;", "", "high")
         ]  # fmt: skip
         names = re.findall(r'name="(f:[^"]*)"', page)
         assert names == ["f:by", "f:limit", "f:level", "f:urgent", "f:"]  # of both declared events
@@ -209,7 +212,7 @@ async def test_the_command_line_sends_events_to_a_server_and_to_a_store(each_sit
         assert (await run("send", handle.id, "go", "--data", "{")).exit_code == 2
         while not any(event.status == "SET_ASIDE" for event in await app.runs.events(handle.id)):  # noqa: ASYNC110 - a real worker
             await asyncio.sleep(0.01)
-        assert "did not fit and was set aside" in (await run("why", handle.id)).stdout
+        assert "did not fit and was set aside: input should be a valid integer" in (await run("why", handle.id)).stdout
         listed = (await run("list", "--waits-for", "go", "-q")).stdout
         assert handle.id in listed
         assert (await run("send", handle.id, "go", "--data", "17")).exit_code == 0
@@ -256,5 +259,19 @@ async def test_relatives_of_a_run_are_shown_over_http_on_its_page_and_as_a_tree(
         assert listed.stdout.split() == [child["id"]]
         why = (await aside(runner.invoke, main, ["runs", "why", parent.id], env=env)).stdout.replace("\n", " ")
         assert f"waits for the result of run {child['id']}" in why
-    await app.runs.send(child["id"], "go", 7)
-    assert await parent.result(timeout="30s") == 7
+    await app.runs.send(child["id"], "go", -1)
+    while await app.handle(child["id"]).status() is not RunStatus.DLQ_PENDING:  # noqa: ASYNC110 - a real worker
+        await asyncio.sleep(0.01)
+    letter = f"dl-{child['id']}"
+    with of_role(each_site, "STAFF") as browser:
+        page = (await aside(browser.get, f"/runs/{parent.id}")).text
+        notes = Looked(page[page.index('id="now"') : page.index('id="acts"')])
+        assert "That run failed and needs a decision: workflow 'anything' raised NonRetryable" in notes.text
+        assert f"/app/admin/dlq/{letter}" in page
+    for env in (server, store):
+        why = (await aside(CliRunner().invoke, main, ["runs", "why", parent.id], env=env)).stdout.replace("\n", " ")
+        assert "The dead letter of that run is open since" in why
+        assert f"redrive dlq show {letter}" in why
+    await app.dlq.resolve(letter, by="ann")
+    with pytest.raises(RunFailed):
+        await parent.result(timeout="30s")

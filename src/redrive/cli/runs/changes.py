@@ -15,6 +15,7 @@ from redrive.cli.ids import exit_if_failed, find_run_id, for_each_id, read_ids
 from redrive.cli.options import (
     DURATION_TYPE,
     ChangeOptions,
+    current_user,
     decode_arguments,
     parse_json_value,
     parse_retry_policy,
@@ -104,6 +105,8 @@ def start(name: str, text: str | None, many: TextIO | None, target: Target, outp
     given = {key: value for key, value in options.items() if value is not None}
     dry_run, event = given.pop("dry_run"), (given.pop("stream", ""), given.pop("event", ""))
     inputs = [read_input(text)] if many is None else list(read_input_lines(many))
+    if target.server() is None:  # a server knows the user by the token
+        given["started_by"] = current_user()
     begin = _start_by_name if target.app_name is None or target.server() is not None else _start_locally
     ids = run_on(target, lambda app: begin(app, name, inputs, event, given, dry_run))
     for id in ids:

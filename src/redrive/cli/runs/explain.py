@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import assert_never
 
@@ -14,20 +14,25 @@ from redrive.core.questions import task_id
 from redrive.core.saga import CHILD_UNDO, undone_step_name
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.desk.models import EventRecord, Run, StepRecord
-from redrive.desk.runs import RemoteStep, RunContext
+from redrive.desk.runs import RemoteStep, RunContext, get_awaited_run
 from redrive.duration import format_duration
 
 _UNFINISHED_STATUSES = frozenset({StepStatus.PENDING, StepStatus.RUNNING, StepStatus.RETRYING})
 
 
-def explain_run(run: Run, around: RunContext, events: Sequence[EventRecord] = ()) -> list[str]:
-    """Explain the state of a run, its reason and its end, and give the next command."""
+def explain_run(
+    run: Run, around: RunContext, events: Sequence[EventRecord] = (), failed: Mapping[str, Run] | None = None
+) -> list[str]:
+    """Explain the state of a run, its reason and its end, and give the next command.
+
+    `failed`: runs with an open dead letter that it waits for, by id.
+    """
     finished, error = format_time(run.finished_at), f": {run.reason}" if run.reason else ""
     match run.status:
         case RunStatus.PENDING | RunStatus.SLEEPING:
-            sentences = [*_explain_waiting(run, around), *_explain_obstacles(run, around)]
+            sentences = [*_explain_waiting(run, around, failed or {}), *_explain_obstacles(run, around)]
         case RunStatus.RUNNING:
-            sentences = _explain_running(run, around)
+            sentences = _explain_running(run, around, failed or {})
         case RunStatus.COMPENSATING:
             sentences = _explain_rollback(run, around)
         case RunStatus.SUCCESS:
@@ -47,24 +52,25 @@ def explain_run(run: Run, around: RunContext, events: Sequence[EventRecord] = ()
     if run.note is not None:
         share = "" if run.note.progress is None else f" ({run.note.progress:.0%})"
         sentences.append(f"Its status: {run.note.text}{share}.")
-    sentences += explain_events(run, events, _list_open_waits(run))
+    sentences += explain_events(run, events, list_open_waits(run))
     if run.crashes:
         sentences.append(f"{_format_count(run.crashes, 'worker', 'workers')} crashed while executing the run.")
     return sentences
 
 
-def _list_open_waits(run: Run) -> list[StepRecord]:
+def list_open_waits(run: Run) -> list[StepRecord]:
+    """Return the waits of a run that have no answer yet."""
     return [s for s in run.steps if s.kind is EntryKind.WAIT and s.status is StepStatus.RUNNING and not s.superseded]
 
 
-def _explain_waiting(run: Run, around: RunContext) -> list[str]:
+def _explain_waiting(run: Run, around: RunContext, failed: Mapping[str, Run]) -> list[str]:
     if run.parked_on:
         return _explain_parked(run.parked_on, around)
     if around.remote:
         return [_explain_remote(step, around) for step in around.remote]
-    waits = _list_open_waits(run)
+    waits = list_open_waits(run)
     if waits and (run.next_at is None or run.next_at > around.now):
-        return [explain_wait(run, step, around.now) for step in waits]
+        return [sentence for step in waits for sentence in _explain_wait(run, step, around.now, failed)]
     due = run.next_at
     if due is None or due <= around.now:
         late = "" if due is None else f" since {format_duration((around.now - due).total_seconds())}"
@@ -146,11 +152,11 @@ def _choose_version(around: RunContext) -> str:
     return around.versions[0] if around.versions else "VERSION"
 
 
-def _explain_running(run: Run, around: RunContext) -> list[str]:
-    sentences = []
+def _explain_running(run: Run, around: RunContext, failed: Mapping[str, Run]) -> list[str]:
+    sentences: list[str] = []
     for step in run.steps:
         if step.kind is EntryKind.WAIT and step.status is StepStatus.RUNNING:
-            sentences.append(explain_wait(run, step, around.now))
+            sentences += _explain_wait(run, step, around.now, failed)
         elif step.status is StepStatus.RUNNING and step.name not in {each.step for each in around.remote}:
             age = format_duration(max(0.0, (around.now - step.began_at).total_seconds()))
             text = f"A worker executes step {step.name!r}, attempt {step.attempt}, started {age} ago."
@@ -234,26 +240,28 @@ def _format_count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def _get_awaited_run(step: StepRecord) -> str | None:
-    """Return the id of the run that an open wait is for; None if it is for events."""
-    wait = step.input
-    return str(wait["names"][0]) if isinstance(wait, dict) and wait.get("mode") == "run" else None
-
-
-def explain_wait(run: Run, step: StepRecord, now: datetime) -> str:
+def _explain_wait(run: Run, step: StepRecord, now: datetime, failed: Mapping[str, Run]) -> list[str]:
     """Return what an open wait waits for, since when, and when it gives up."""
     wait = step.input if isinstance(step.input, dict) else {}
     names = wait.get("names", ())
-    run_id = _get_awaited_run(step)
+    run_id = get_awaited_run(step)
     events = " or ".join(repr(name) for name in names) or repr(step.name)
     since = format_duration(max(0.0, (now - step.began_at).total_seconds()))
     until = "" if step.next_at is None else f", and gives up at {step.next_at:%Y-%m-%d %H:%M:%S} UTC"
     if wait.get("mode") == "task":
         task = hint("tasks", "show", task_id(run.id, step.index))
-        return f"The run waits for an answer to {str(wait.get('question'))!r} since {since}{until}. See {task}"
-    if run_id is not None:
-        return f"The run waits for the result of run {run_id} since {since}{until}. See {hint('runs', 'why', run_id)}"
-    return f"The run waits for event {events} since {since}{until}."
+        return [f"The run waits for an answer to {str(wait.get('question'))!r} since {since}{until}. See {task}"]
+    if run_id is None:
+        return [f"The run waits for event {events} since {since}{until}."]
+    text = f"The run waits for the result of run {run_id} since {since}{until}."
+    child = failed.get(run_id)
+    if child is None or child.letter_id is None or child.finished_at is None:
+        return [f"{text} See {hint('runs', 'why', run_id)}"]
+    age = format_duration(max(0.0, (now - child.finished_at).total_seconds()))
+    return [
+        f"{text} The dead letter of that run is open since {age}: {child.reason}.",
+        f"If it is replayed and succeeds, this run continues. See {hint('dlq', 'show', child.letter_id)}",
+    ]
 
 
 def explain_events(run: Run, events: Sequence[EventRecord], waits: Sequence[StepRecord]) -> list[str]:
@@ -263,7 +271,7 @@ def explain_events(run: Run, events: Sequence[EventRecord], waits: Sequence[Step
     unread = [event.name for event in events if event.status == "UNREAD"]
     if unread:
         sentences.append(f"Unread events: {', '.join(sorted(set(unread)))} ({len(unread)} in all).")
-    awaited = [step for step in waits if _get_awaited_run(step) is None]
+    awaited = [step for step in waits if get_awaited_run(step) is None]
     names = [name for step in awaited if isinstance(step.input, dict) for name in step.input.get("names", ())]
     if names:
         sentences.append(f"To send it: {hint('runs', 'send', run.id, names[0], '--data', 'JSON')}")

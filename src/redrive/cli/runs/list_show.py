@@ -172,11 +172,13 @@ def why(id: str, target: Target, output: Output) -> None:
       redrive runs why 01k9x7 --quiet
     """
     from redrive.cli.output import fold_text
-    from redrive.cli.runs.explain import explain_run
+    from redrive.cli.runs.explain import explain_run, list_open_waits
+    from redrive.desk.runs import load_failed_children
 
     async def explain(app: Redrive) -> tuple[Run, list[str]]:
         run = await _load_run(app, id)
-        return run, explain_run(run, await app.runs.context(run.id), await app.runs.events(run.id))
+        failed = await load_failed_children(app.runs, list_open_waits(run))
+        return run, explain_run(run, await app.runs.context(run.id), await app.runs.events(run.id), failed)
 
     run, sentences = run_on(target, explain)
     lines = [f"Run {run.id} of {escape_line(run.workflow)} is {run.status}."]

@@ -31,7 +31,7 @@ _STATUS_SIGNS = {"SUCCESS": "✓", "FAILED": "✗", "DLQ": "✗", "CANCELLED": "
 _SIGN_COLOURS = {"✓": "green", "✗": "red", "–": "bright_black", "…": "yellow"}
 _KIND_SIGNS = {EntryKind.UNDO: "↩ ", EntryKind.CONFIRM: "✔ "}
 _WORK, _WAIT, _BLANK = "█", "╌", " "
-_MAX_NAME_WIDTH = 16
+_MAX_NAME_WIDTH = 20
 _DURATION_WIDTH = 10  # for the duration on the right
 _MIN_BAR_WIDTH = 10
 _MAX_EVENTS = 20
@@ -119,7 +119,8 @@ class _TimeScale:
 
 
 def _display_name(step: StepRecord) -> str:
-    return _KIND_SIGNS.get(step.kind, "") + step.name
+    # The names of engine calls begin alike, and there is room for their ends only.
+    return _KIND_SIGNS.get(step.kind, "") + step.name.removeprefix("redrive.")
 
 
 def _render_step(step: StepRecord, scale: _TimeScale) -> Iterator[str]:

@@ -16,7 +16,7 @@ from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, EntryKind, RunStatus
 from redrive.desk.api_operations import Acting
 from redrive.desk.models import Run
-from redrive.desk.runs import ENDED_FOR_GOOD, RunContext, load_family
+from redrive.desk.runs import ENDED_FOR_GOOD, RunContext, load_failed_children, load_family
 from redrive.desk.saved_views import FILTER_FIELDS, ListName
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages import lists
@@ -160,6 +160,7 @@ async def show_run(request: Request, context: Context, id: Id) -> Response:
         "run.html",
         run=run,
         waits=open_waits,
+        failed_children=await load_failed_children(context.desk.runs, open_waits),
         task_id=task_id,
         remote=() if over or around is None else around.remote,
         moves=_list_moves(run, around),
