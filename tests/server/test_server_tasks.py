@@ -68,6 +68,8 @@ def test_the_first_answer_counts(rough_world: World) -> None:
     second = world.client("acme", "OWNER").post(answer, json={"value": "reject"})
     assert second.status_code == 409
     assert first.json()["answered_by"].replace(":", " ") in second.json()["detail"]
+    at = first.json()["answered_at"][:16].replace("T", " ")
+    assert second.json()["detail"].endswith(f"answered this task at {at} UTC: approve")
     lines = world.client("acme", "ADMIN").get("/audit", params={"subject": task["id"]}).json()["items"]
     assert [line["event"] for line in lines] == ["task.answered"]
     work(world)

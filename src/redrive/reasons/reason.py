@@ -26,7 +26,8 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
 
     A template names parameters as `str.format` does, and has three additions:
 
-        {delay:duration}    seconds as `1 m 30 s`; others are `category`, `clock`, `list`, `quoted`, `or`, `faults`
+        {delay:duration}    seconds as `1 m 30 s`; others are `category`, `clock`, `moment`, `list`, `quoted`, `or`,
+                            `faults`
         [ of {of}]          a part that is left out if one of its parameters is None
         one|many            forms by the parameter `n`; `form` returns the index of the form for a number
 
@@ -192,6 +193,8 @@ def _format_param(value: Any, format_spec: str, catalogue: Catalogue) -> str:
             return render(Reason(CATEGORY_CODES[value]), catalogue)
         case "clock":  # of an ISO time
             return str(value)[11:19]
+        case "moment":
+            return f"{str(value)[:16].replace('T', ' ')} UTC"
         case "list":
             return ", ".join(_render_each(value, catalogue))
         case "quoted":
