@@ -243,7 +243,7 @@ async def test_histories_of_open_and_ended_runs_are_replayed_from_a_file(tmp_pat
         await replay_histories(release.app, path)
 
 
-async def test_limits_children_failures_and_reservations_fit_their_code() -> None:
+async def test_limits_children_failures_and_reservations_fit_their_code(tmp_path: Path) -> None:
     """Each kind of entry, at a place where the run waits or failed."""
     app = Redrive()
     confirmed: list[str] = []
@@ -268,6 +268,7 @@ async def test_limits_children_failures_and_reservations_fit_their_code() -> Non
     @app.workflow
     async def parent() -> Any:
         handle = await child.start()
+        await handle.send("hello", 1)
         redrive.publish("topic", {"a": 1})
         try:
             async with redrive.timeout("1s"):
@@ -290,6 +291,7 @@ async def test_limits_children_failures_and_reservations_fit_their_code() -> Non
         assert [each.verdict for each in await app.check_code()] == [Verdict.FITS] * 2
         await e.advance("5m")
         assert [str(each) for each in await app.check_code() if not each.fits] == []
+        open_runs = (await app.runs.histories()).items
         (waiting,) = (await app.runs.list(redrive.RunFilter(parent=run.id))).items
         await e.send(app.handle(waiting.id), "go", "went")
         assert [str(each) for each in await app.check_code() if not each.fits] == []
@@ -298,6 +300,9 @@ async def test_limits_children_failures_and_reservations_fit_their_code() -> Non
         assert (await e.finish(run)).result == 1
         ended = (await app.runs.histories(ended=True)).items
         assert {each.status.value for each in ended} == {"SUCCESS"}
+    path = tmp_path / "histories.jsonl"
+    path.write_text("\n".join([each.to_line() for each in (*open_runs, *ended)]))
+    assert len(await replay_histories(app, path)) == 4, "an app that is not open"
 
 
 MODULE = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from redrive.core.states import EntryKind, RunStatus
 from redrive.core.waits import check_event_name
@@ -11,7 +12,7 @@ from redrive.desk.api_operations import UNKNOWN_ACTOR
 from redrive.desk.events import EventRequest
 from redrive.desk.models import SentEvent
 from redrive.desk.runs import Runs
-from redrive.errors import InputError
+from redrive.errors import ConfigurationError, InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 from redrive.worker.attempt import Attempt
@@ -49,3 +50,15 @@ class AppRuns(Runs):
 
     async def _send(self, request: EventRequest) -> SentEvent:
         return await send_once(request, super()._send)
+
+
+class CheckedRuns:
+    """Runs, for code that is walked through a history while its app is not open."""
+
+    async def send(self, run_id: str, name: str, payload: Any = None, **options: Any) -> SentEvent:
+        """Return the answer to an event as it is recorded; nothing is sent."""
+
+        async def refuse(request: EventRequest) -> SentEvent:
+            raise ConfigurationError("the app is not open: no event is sent")
+
+        return await send_once(EventRequest(run_id=run_id, name=name, payload=payload, **options), refuse)

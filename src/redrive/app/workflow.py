@@ -334,7 +334,7 @@ class Workflow(Generic[P, R, T]):
         event: tuple[str, str] | None,
         depth: int = 0,
     ) -> S:
-        execution, runtime = branch.execution, self._app.runtime
+        execution = branch.execution
         own = execution.view.options
         inherited: dict[str, Any] = {"tenant": execution.claimed.tenant, "correlation_id": execution.correlation_id}
         if own.priority:
@@ -343,6 +343,7 @@ class Workflow(Generic[P, R, T]):
         inherited["started_by"] = own.started_by or f"run:{execution.claimed.public_id}"
 
         async def start_child(start: Start, key: str) -> str:
+            runtime = self._app.runtime  # an app whose code is only checked is not open, and starts nothing
             keyed = start.options.get("idempotency_key") is not None
             options = {**inherited, **start.options}
             if not keyed:
