@@ -6,6 +6,7 @@ It uses the store through a proxy that dies with it: code of a killed worker tha
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,6 +19,7 @@ from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, StepStatus
 from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import StoreError
 from redrive.store.claims import ClaimRequest, ClaimResult
+from redrive.store.outbox_claims import ClaimedDeliveries
 from redrive.store.port import Store, Transaction
 from redrive.testing.faulty_store import Plan, crash_before, inject_faults
 from redrive.testing.injection import Crash, StepBodies
@@ -29,17 +31,17 @@ from redrive.worker.worker import Worker
 
 
 class StoreObserver:
-    """A proxy of a store that describes the latest `apply` and numbers the claims without a run.
+    """A proxy of a store that describes the latest `apply` and numbers the claims that returned nothing.
 
     `in_transactions`: the tasks that wait for an answer within the transaction of a step.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._claims = 0
+        self._claims = Counter[str]()
         self.in_transactions: set[asyncio.Future[Any]] = set()
         self.latest_apply = ""
-        self.empty_claims: set[int] = set()
+        self.empty_claims: set[tuple[str, int]] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -52,12 +54,23 @@ class StoreObserver:
 
     async def claim(self, claim: ClaimRequest) -> ClaimResult:
         """Claim runs, and note the number of a claim that got none."""
-        self._claims += 1
-        number = self._claims
+        number = self._number("claim")
         claims = await self._store.claim(claim)
         if not claims.runs:
             self.empty_claims.add(number)
         return claims
+
+    async def claim_deliveries(self, sink: str, **options: Any) -> ClaimedDeliveries:
+        """Claim deliveries, and note the number of a claim that got none."""
+        number = self._number("claim_deliveries")
+        claimed = await self._store.claim_deliveries(sink, **options)
+        if not claimed.items:
+            self.empty_claims.add(number)
+        return claimed
+
+    def _number(self, call: str) -> tuple[str, int]:
+        self._claims[call] += 1
+        return call, self._claims[call]
 
     def transaction(self, limit: float) -> Transaction:
         """Return a transaction whose calls are observed: it ends after the body of its step, with real waiting."""
