@@ -26,7 +26,7 @@ from redrive.store.sqlite import SqliteStore
 from redrive.testing import Crash, Engine, RunReport, VirtualClock, engine
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, crash_after, crash_before
 
-_PATIENCE = 60.0  # real seconds, a hundred times what a seed takes
+PATIENCE = 600.0  # real seconds; a seed takes one, but the machine may be busy
 CIRCUIT = Circuit("acts", failures=3, window="5m", open_for="20s", probes=2)
 """The circuit of the step `act` in every third seed; it must not change how a program ends."""
 
@@ -39,7 +39,7 @@ def _seeds() -> range:
 @pytest.mark.parametrize("seed", _seeds())
 async def test_the_promises_hold(seed: int) -> None:
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(PATIENCE):
             await Simulation(seed).play()
     except BaseException as error:
         error.add_note(f"repeat it with: REDRIVE_SIM={seed} ./dev test tests/sim")
@@ -125,7 +125,7 @@ class Simulation:
     async def _let_things_happen(self, e: Engine, handles: list[RunHandle[Any]]) -> None:
         outsider = Reaper(e.store, self.clock)
         for _ in range(self.rng.randint(2, 12)):
-            await e.advance(self.rng.choice([0, 0.3, 2, 10, 45, 3600]))
+            await e.advance(self.rng.choice([0, 0.3, 2, 10, 45, 900]))
             match self.rng.choice(["nothing", "expire_workers", "reap"]):
                 case "expire_workers":  # declared dead, but its runs are not taken from it yet
                     await e.store.expire_workers()

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 from sim_store import CheckedStore
-from test_sim import Trouble
+from test_sim import PATIENCE, Trouble
 
 import redrive
 from redrive import Redrive, RetryPolicy, StepFailed, run_info, step_info
@@ -24,7 +24,6 @@ from redrive.store.port import Store
 from redrive.store.sqlite import SqliteStore
 from redrive.testing import Engine, VirtualClock, engine
 
-_PATIENCE = 60.0
 _PEOPLE = ("ann", "bob", "eve")
 _RARER = ("step", "from_step", "skip", "hand", "full", "close", "cancel")
 _FAILED = ("DLQ_PENDING", "TIMED_OUT")
@@ -38,7 +37,7 @@ def _seeds() -> range:
 @pytest.mark.parametrize("seed", _seeds())
 async def test_each_decision_is_applied_at_most_once(seed: int) -> None:
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(PATIENCE):
             await Simulation(seed).play()
     except BaseException as error:
         error.add_note(f"repeat it with: REDRIVE_SIM={seed} ./dev test tests/sim/test_sim_replay.py")
