@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FULL = "--full" in sys.argv
-FOLDER = Path(os.environ.setdefault("CHECK_FOLDER", tempfile.mkdtemp(prefix="redrive-check-")))
+if "CHECK_FOLDER" not in os.environ:  # worker processes get the folder of the one that starts them
+    os.environ["CHECK_FOLDER"] = tempfile.mkdtemp(prefix="redrive-check-")
+FOLDER = Path(os.environ["CHECK_FOLDER"])
 _urls = [each for each in sys.argv[1:] if "://" in each]
 URL = os.environ["REDRIVE_URL"] = _urls[0] if _urls else f"sqlite:///{FOLDER}/check.db"
 # A key made for these checks: it is public. A real one is secret.
