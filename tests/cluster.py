@@ -33,6 +33,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -277,31 +278,60 @@ def wait_until(true, seconds: float, complaint) -> None:
 
 
 def find_bouncer() -> Path | None:
-    """Return the path of PgBouncer: installed, or unpacked from Debian's package beside the environment."""
-    known = [shutil.which("pgbouncer"), "/usr/sbin/pgbouncer", str(_unpacked() / "usr/sbin/pgbouncer")]
-    for each in known:
-        if each and os.access(each, os.X_OK):
-            return Path(each)
-    return _fetch_bouncer()
+    """Return the path of PgBouncer: installed, or unpacked from Debian's packages beside the environment."""
+    unpacked = _unpacked() / "usr/sbin/pgbouncer"
+    known = [shutil.which("pgbouncer"), "/usr/sbin/pgbouncer", str(unpacked)]
+    with _bouncer_lock():
+        found = next((Path(each) for each in known if each and _bouncer_runs(each)), None)
+        if found is None and shutil.which("apt-get") and shutil.which("dpkg"):
+            _fetch_bouncer()
+            found = unpacked if _bouncer_runs(unpacked) else None
+    return found
 
 
 def _unpacked() -> Path:
     return ROOT / ".venv" / "pgbouncer"
 
 
-def _fetch_bouncer() -> Path | None:
-    if not (shutil.which("apt-get") and shutil.which("dpkg")):
-        return None
-    with tempfile.TemporaryDirectory() as downloads:
-        packages = ["pgbouncer", "libc-ares2", "libevent-2.1-7"]
-        quiet = {"cwd": downloads, "capture_output": True, "check": False, "timeout": 120}
-        with suppress(subprocess.TimeoutExpired):
-            for package in packages:
-                subprocess.run(["apt-get", "download", package], **quiet)
+def _bouncer_environment() -> dict[str, str]:
+    """Return the environment in which the dynamic linker finds the unpacked libraries."""
+    folders = _unpacked().glob("usr/lib/*-linux-gnu")
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(map(str, folders))}
+
+
+def _bouncer_runs(program: str | Path) -> bool:
+    """Return False for a program that does not exist or lacks a library."""
+    try:
+        return subprocess.run([program, "-V"], env=_bouncer_environment(), capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+@contextmanager
+def _bouncer_lock() -> Iterator[None]:
+    """Let one process unpack at a time: the keepers of two servers start together."""
+    _unpacked().mkdir(exist_ok=True)
+    with (_unpacked() / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _missing_packages(quiet: dict[str, Any]) -> list[str]:
+    command = ["apt-get", "-qq", "--simulate", "--no-install-recommends", "install", "pgbouncer"]
+    return re.findall(r"^Inst (\S+)", subprocess.run(command, **quiet).stdout, re.MULTILINE)
+
+
+def _fetch_bouncer() -> None:
+    """Download PgBouncer and the libraries that are not installed, and unpack them. `find_bouncer` sees a failure."""
+    with tempfile.TemporaryDirectory() as downloads, suppress(subprocess.TimeoutExpired):
+        quiet = {"cwd": downloads, "capture_output": True, "text": True, "check": False, "timeout": 120}
+        packages = _missing_packages(quiet)
+        if not packages:  # a new machine has no list of packages
+            subprocess.run(["apt-get", "update", "-qq"], **quiet)
+            packages = _missing_packages(quiet)
+        subprocess.run(["apt-get", "download", *packages], **quiet)
         for file in Path(downloads).glob("*.deb"):
             subprocess.run(["dpkg", "-x", file, _unpacked()], **quiet)
-    program = _unpacked() / "usr/sbin/pgbouncer"
-    return program if program.exists() else None
 
 
 @dataclass
@@ -328,11 +358,10 @@ class Bouncer:
             f"pool_mode = {self.mode}\nmax_client_conn = 1000\ndefault_pool_size = 20\n"
             "server_round_robin = 1\n"
         )
-        libraries = {"LD_LIBRARY_PATH": str(_unpacked() / "usr/lib/x86_64-linux-gnu")}
         with (self.folder / "log.pgbouncer").open("ab") as log:
             self._process = subprocess.Popen(
                 [self.program, settings],
-                env={**os.environ, **libraries},
+                env=_bouncer_environment(),
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

