@@ -216,6 +216,7 @@ def test_a_huge_text_is_cut_before_it_is_redacted() -> None:
     assert max(seen) < 1 << 17
 
 
+REDRIVE = [sys.executable, "-m", "redrive"]
 NOISY = """
 import threading, warnings
 from redrive import Redrive
@@ -238,29 +239,27 @@ async def job() -> None:
 """
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_with_json_logs_every_line_on_either_stream_is_a_json_object(tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    (tmp_path / "broken.py").write_text("def")
+    environment = {**os.environ, "REDRIVE_LOG": "json", "REDRIVE_URL": f"sqlite:///{tmp_path}/r.db"}
+    for prepared in (["migrate"], ["runs", "start", "job", "--app", "noisy:app", "--input", "{}"]):
+        subprocess.run([*REDRIVE, *prepared], env=environment, cwd=tmp_path, check=True, capture_output=True)
+    for arguments, said in (
         (["worker", "noisy:app"], ["printed at the import", "UserWarning: old", "two", "ZeroDivisionError", "stopped"]),
         (["worker", "broken:app"], ["SyntaxError"]),
         (["worker", "noisy:other"], ["Error: "]),
         (["server", "--port", "x"], ["Error: Invalid value"]),
         (["server", "--port", "0"], ["Sign in once", "listening on"]),
-    ],
-    ids=lambda value: value[-1] if value[0] in ("worker", "server") else "",
-)
-def test_with_json_logs_every_line_on_either_stream_is_a_json_object(
-    tmp_path: Path, arguments: list[str], said: list[str]
-) -> None:
-    (tmp_path / "noisy.py").write_text(NOISY)
-    (tmp_path / "broken.py").write_text("def")
-    environment = {**os.environ, "REDRIVE_LOG": "json", "REDRIVE_URL": f"sqlite:///{tmp_path}/r.db"}
-    command = [sys.executable, "-m", "redrive"]
-    for prepared in (["migrate"], ["runs", "start", "job", "--app", "noisy:app", "--input", "{}"]):
-        subprocess.run([*command, *prepared], env=environment, cwd=tmp_path, check=True, capture_output=True)
-    files = [tmp_path / "out", tmp_path / "err"]
+    ):
+        _check_json_lines(tmp_path, environment, arguments, said)
+
+
+def _check_json_lines(folder: Path, environment: dict[str, str], arguments: list[str], said: list[str]) -> None:
+    """Run a command until it has ended or said everything but its end; each line must be JSON."""
+    files = [folder / "out", folder / "err"]
     with files[0].open("w") as out, files[1].open("w") as err:
-        process = subprocess.Popen([*command, *arguments], env=environment, cwd=tmp_path, stdout=out, stderr=err)
+        process = subprocess.Popen([*REDRIVE, *arguments], env=environment, cwd=folder, stdout=out, stderr=err)
 
     def lines() -> list[str]:
         return [line for file in files for line in file.read_text().splitlines()]
@@ -269,9 +268,9 @@ def test_with_json_logs_every_line_on_either_stream_is_a_json_object(
     process.terminate()
     process.wait(30)
     objects = [json.loads(line) for line in lines()]
-    assert all(isinstance(each, dict) for each in objects)
+    assert all(isinstance(each, dict) for each in objects), arguments
     messages = "\n".join(str(each.get("message")) + str(each.get("exception")) for each in objects)
-    assert [part for part in said if part not in messages] == []
+    assert [part for part in said if part not in messages] == [], arguments
 
 
 def until(true: Callable[[], bool]) -> None:

@@ -39,6 +39,9 @@ from redrive.worker.lease import Lease
 
 pytestmark = pytest.mark.heavy
 KINDS = ["sqlite", *cluster.POSTGRES[:1]]
+# For what does not depend on the store, and costs many processes or requests: one of the two servers.
+ON_SQLITE = pytest.mark.parametrize("remote", KINDS[:1], indirect=True)
+ON_POSTGRES = pytest.mark.parametrize("remote", KINDS[1:], indirect=True)
 AT_ONCE = RetryPolicy(max_retries=3, delays=["10ms"])
 
 
@@ -58,7 +61,12 @@ class Remote:
         headers = {"Authorization": f"Bearer {token or self.token}", "Redrive-Protocol": "1"}
         if worker is not None:
             headers["Redrive-Worker"] = str(worker)
-        return httpx2.Client(base_url=f"{self.process.address}{PREFIX}/worker", headers=headers, timeout=30)
+        return httpx2.Client(
+            base_url=f"{self.process.address}{PREFIX}/worker",
+            headers=headers,
+            timeout=30,
+            verify=False,  # without TLS here; to read the certificates takes longer than a request
+        )
 
 
 async def _all_tenants_token(url: str) -> str:
@@ -501,6 +509,7 @@ async def start_hold(remote: Remote, name: str) -> str:
         return str(answer.json()["id"])
 
 
+@ON_SQLITE
 async def test_a_killed_worker_is_replaced_and_a_late_one_refused(remote: Remote, tmp_path: Path) -> None:
     with worker_process(remote, tmp_path) as first:
         assert "working on" in first.stdout.readline()
@@ -542,6 +551,7 @@ async def test_a_killed_worker_is_replaced_and_a_late_one_refused(remote: Remote
     assert numbers == ["1", "1"]  # taken over under the same number
 
 
+@ON_POSTGRES
 async def test_killed_workers_lose_nothing_and_repeat_no_step_that_must_not_be(remote: Remote, tmp_path: Path) -> None:
     """Workers are killed with -9 in the middle of 30 runs, twice; the third one ends them."""
 
@@ -650,6 +660,7 @@ async def test_cancel_and_revocation_reach_a_worker(remote: Remote, tmp_path: Pa
         assert "token" in worker.stdout.read()
 
 
+@ON_SQLITE
 async def test_very_many_workers_send_fewer_heartbeats(remote: Remote) -> None:
     def beat(lease: int) -> int:
         with remote.http(made.secret) as http:
@@ -731,6 +742,7 @@ def test_a_page_of_a_journal_is_checked(remote: Remote) -> None:
         assert http.get("/runs/1/history?after=5").status_code == 404
 
 
+@ON_SQLITE
 async def test_an_operator_ends_workers(remote: Remote, tmp_path: Path) -> None:
     def command(*arguments: str, secret: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -793,6 +805,7 @@ async def test_an_operator_ends_workers(remote: Remote, tmp_path: Path) -> None:
     assert command("retire", number, secret=owner).returncode == 3
 
 
+@ON_POSTGRES
 async def test_servers_may_die_in_turn(remote: Remote) -> None:
     second = await asyncio.to_thread(lambda: Process(remote.world.url, chores=True, app=None).ready())
     addresses = [remote.process.address, second.address]

@@ -17,7 +17,7 @@ def browser(world: World, token: str | None = None, **more: Any) -> httpx2.Clien
     headers = {**ORIGIN, "Accept-Language": "en", **more.pop("headers", {})}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
-    return httpx2.Client(base_url=f"{world.address}/app", headers=headers, timeout=30.0, **more)
+    return httpx2.Client(base_url=f"{world.address}/app", headers=headers, timeout=30.0, verify=False, **more)
 
 
 def of_role(world: World, role: str, tenant: str = "acme", **more: Any) -> httpx2.Client:

@@ -8,7 +8,7 @@ from typing import Any
 from pages_kit import browser, of_role
 from server_kit import World
 
-from redrive.core.roles import ROLE_PERMISSIONS, Permission, Role
+from redrive.core.roles import ROLE_PERMISSIONS, USER_ROLES, Permission, Role
 from redrive.server.app import PAGE_ROUTES
 
 PLACE = re.compile(r"\{[^}]+\}")
@@ -47,13 +47,18 @@ def test_pages_require_a_sign_in_and_the_declared_permissions(site: World) -> No
         for method, path, _ in taken():
             answer = stranger.request(method, path.replace("{id}", "dl-x").replace("{way}", "x"))
             assert (answer.status_code, "/app/login" in answer.headers["location"]) == (303, True), path
-    for role in Role:
-        with of_role(site, role.value) as client:
-            for method, path, named in taken():
-                answer = client.request(method, path.replace("{id}", "dl-x").replace("{way}", "x"))
-                may = {Permission(each) for each in named} <= ROLE_PERMISSIONS[role]
-                assert (answer.status_code != 403) is may, (role, method, path, answer.status_code)
-                assert answer.status_code != 500, (role, method, path)
+    clients = {role: of_role(site, role.value) for role in Role}
+    for method, path, named in taken():
+        allowed = [role for role in Role if {Permission(each) for each in named} <= ROLE_PERMISSIONS[role]]
+        users = [role in allowed for role in USER_ROLES]  # by rank, so that two roles stand at the border
+        border = users.index(True) if True in users else len(users)
+        assert users[border:] == [True] * (len(users) - border), (method, path)
+        for role in (*USER_ROLES[max(border - 1, 0) : border + 1], Role.WORKER):
+            answer = clients[role].request(method, path.replace("{id}", "dl-x").replace("{way}", "x"))
+            assert (answer.status_code != 403) is (role in allowed), (role, method, path, answer.status_code)
+            assert answer.status_code != 500, (role, method, path)
+    for client in clients.values():
+        client.close()
 
 
 def ids_for(path: str, ids: dict[str, str]) -> list[str]:
