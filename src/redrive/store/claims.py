@@ -8,7 +8,7 @@ Due runs are claimed from the tenants' queues one by one, in turn:
 
 A queue with a million due runs therefore delays its neighbours by one run each, not by a million.
 Within a queue the most urgent run comes first, and among equals the one that has been due longest.
-Each database has its own module `claims`, with the SQL in `statements/claims.sql` beside it.
+Each database has its own module `runs`, with the SQL in `statements/claims.sql` beside it.
 """
 
 from __future__ import annotations

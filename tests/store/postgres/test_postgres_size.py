@@ -21,7 +21,7 @@ from redrive.store.chores import PurgeRequest
 from redrive.store.claims import ClaimRequest
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.postgres import apply as applying
-from redrive.store.postgres import claims, lease, starts
+from redrive.store.postgres import lease, runs
 from redrive.store.postgres.connection import Connection
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.store import SqlStore
@@ -116,10 +116,10 @@ async def the_calls_of_a_day(bench: Bench) -> dict[str, Call]:
     taken = becomes(run, RunStatus.SLEEPING, wake_in=0, take=True)
     beats = {(run.id, 5): None}
     return {
-        "start 50": lambda line: starts.start(line, bench.time, [bench.kit.new() for _ in range(50)]),
-        "claim 50": lambda line: claims.claim(line, bench.time, all_due),
-        "claim 50 and no suspect": lambda line: claims.claim(line, bench.time, unsuspicious),
-        "idle claim": lambda line: claims.claim(line, bench.time, idle),
+        "start 50": lambda line: runs.start(line, bench.time, [bench.kit.new() for _ in range(50)]),
+        "claim 50": lambda line: runs.claim(line, bench.time, all_due),
+        "claim 50 and no suspect": lambda line: runs.claim(line, bench.time, unsuspicious),
+        "idle claim": lambda line: runs.claim(line, bench.time, idle),
         "apply": lambda line: applying.apply(line, bench.time, [mark], 1),
         "beat of a worker with 300 runs": lambda line: lease.renew_lease(
             PostgresSession(line, bench.time), 1, beats

@@ -23,7 +23,7 @@ from redrive.store.port import DeskStore, LeaseConnection, Transaction
 from redrive.store.runs import StartResult
 from redrive.store.session import Database, Session, run_inline
 from redrive.store.sql_files import Dialect, Statement, load_statements
-from redrive.store.sqlite import apply, claims, connection, starts
+from redrive.store.sqlite import apply, connection, runs
 from redrive.store.sqlite.connection_threads import FileConnections, MemoryConnection, exclusive_transaction
 from redrive.store.sqlite.lease import FileLease, MemoryLease
 from redrive.store.sqlite.messages import publish_messages
@@ -174,7 +174,7 @@ class SqliteStore(SqlStore):
         return TenantView(self, tenant, workflows)
 
     async def _start(self, new: Sequence[NewRun], worker: int | None) -> list[StartResult]:
-        return await self._connections.write(lambda con: starts.start(con, self.now(), new, worker), rows=len(new))
+        return await self._connections.write(lambda con: runs.start(con, self.now(), new, worker), rows=len(new))
 
     def _lease_connection(self) -> LeaseConnection:
         if isinstance(self._connections, MemoryConnection):
@@ -184,10 +184,10 @@ class SqliteStore(SqlStore):
     async def _claim(self, claim: ClaimRequest) -> ClaimResult:
         def claim_if_due(con: sqlite3.Connection) -> ClaimResult:
             now = self.now()
-            found = claims.find_lanes(con, now, claim)
+            found = runs.find_lanes(con, now, claim)
             if not found.has_due(now):  # then the write lock is not needed
-                return claims.make_empty_claim(now, found.after, found.next_at)
-            return self._connections.run_locked(con, lambda con: claims.claim_runs(con, self.now(), claim, found))
+                return runs.make_empty_claim(now, found.after, found.next_at)
+            return self._connections.run_locked(con, lambda con: runs.claim_runs(con, self.now(), claim, found))
 
         return await self._connections.run_on_writer(claim_if_due)
 
