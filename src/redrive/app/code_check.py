@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redrive.core.history import History
+from redrive.core.journal import History
 from redrive.errors import Conflict, InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.encryption.keyring import Keyring

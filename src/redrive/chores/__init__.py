@@ -3,13 +3,14 @@
 Each chore has a coroutine function `run_once()`; `run_every` repeats it.
 """
 
-from redrive.chores.escalations import LetterEscalator, TaskEscalator
 from redrive.chores.maintenance import (
     ChildUpdater,
     CircuitUpdater,
     GroupAggregator,
+    LetterEscalator,
     Purger,
     ReplayCounter,
+    TaskEscalator,
     UnclaimableRunMonitor,
     run_every,
 )

@@ -3,12 +3,12 @@
 This module imports click only, and each command is imported when it is called, so that `redrive --help` answers at
 once. The modules of the commands import a few light modules; a command imports the engine when it runs.
 
-start      demo, init, dev
-run        worker (worker_process), bridge, server, store (migrate, reencrypt)
+start      demo, init
+run        worker: worker, dev, workers, worker-check (worker_process); bridge, server, store (migrate, reencrypt)
 work       runs, dlq, saga, outbox, circuits, policies, workflows, schedules, audit, notifications
 access     accounts: tenants, tokens; users
-check      doctor (doctor_checks, doctor_security), code, worker_check
-shared     target: --url and --app; options and values; ids; pager; output: tables, JSON, ids; errors
+check      doctor (doctor_checks, doctor_security), code
+shared     target: --url and --app; options, values and ids; pager; output: tables, JSON, ids; errors
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _COMMANDS = {
     "code": ("redrive.cli.code", "Check code against the runs that continue with it."),
     "completion": ("redrive.cli", "Print the completion script for your shell."),
     "demo": ("redrive.cli.demo", "Watch a sample shop fail and recover."),
-    "dev": ("redrive.cli.dev", "Run workflows with dashboard and API, and print every event."),
+    "dev": ("redrive.cli.worker", "Run workflows with dashboard and API, and print every event."),
     "dlq": ("redrive.cli.dlq", "Handle failures that need a decision."),
     "doctor": ("redrive.cli.doctor", "Check that everything is in order."),
     "init": ("redrive.cli.init", "Write a small project to start from."),
@@ -58,8 +58,8 @@ _COMMANDS = {
     "tokens": ("redrive.cli.accounts", "Manage the tokens with which programs use the server."),
     "users": ("redrive.cli.users", "Manage the users who may sign in to the server."),
     "worker": ("redrive.cli.worker", "Run workflows until stopped."),
-    "worker-check": ("redrive.cli.worker_check", "Check a step worker in any language against the protocol."),
-    "workers": ("redrive.cli.workers", "List workers; drain and retire them."),
+    "worker-check": ("redrive.cli.worker", "Check a step worker in any language against the protocol."),
+    "workers": ("redrive.cli.worker", "List workers; drain and retire them."),
     "workflows": ("redrive.cli.workflows", "List workflows; pause and resume them."),
 }
 """The module of each command, and its line in the help of `redrive`."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.ids import find_run_id
-from redrive.cli.options import time_options
+from redrive.cli.options import find_run_id, time_options
 from redrive.cli.output import Column, Output, as_json, echo, field_columns, json_text, on_terminal
 from redrive.cli.pager import Listing, PageOptions, page_options
 from redrive.cli.target import Target, common_options, run_on, target_options

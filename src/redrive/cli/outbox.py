@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.errors import NOT_FOUND, REFUSED, CommandFailed, hint
-from redrive.cli.ids import exit_if_failed, find_run_id, for_each_id, read_ids
-from redrive.cli.options import REASON_OPTION, ChangeOptions, time_options
+from redrive.cli.options import (
+    REASON_OPTION,
+    ChangeOptions,
+    exit_if_failed,
+    find_run_id,
+    for_each_id,
+    read_ids,
+    time_options,
+)
 from redrive.cli.output import Column, Output, display_tenant, escape_line, field_columns, json_text
 from redrive.cli.pager import CURSOR_OPTION, LIMIT_OPTION
 from redrive.cli.target import ChangeResult, Target, change_command, common_options, decision_options, run_on

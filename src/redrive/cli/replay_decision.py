@@ -15,8 +15,7 @@ import click
 
 from redrive.app import Redrive
 from redrive.cli.errors import FAILED, INTERRUPTED, hint, worker_hint
-from redrive.cli.ids import exit_if_failed, for_each_id, read_ids
-from redrive.cli.options import ChangeOptions
+from redrive.cli.options import ChangeOptions, exit_if_failed, for_each_id, read_ids
 from redrive.cli.output import Output, as_json, echo, echo_err, escape_line, fold_text, on_terminal, style_text
 from redrive.cli.target import Target, run_on
 from redrive.core.json_edit import Change as JsonChange

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.errors import UsageError, hint
-from redrive.cli.ids import find_run_id
-from redrive.cli.options import ChangeOptions, current_user, parse_json_value
+from redrive.cli.options import ChangeOptions, current_user, find_run_id, parse_json_value
 from redrive.cli.output import Column, Output, display_tenant, escape_line, field_columns, json_text
 from redrive.cli.pager import CURSOR_OPTION, LIMIT_OPTION
 from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from redrive.core import decide_run, decide_step, decide_wait, outcomes
+from redrive.core import decide_run, decide_step, outcomes
 from redrive.core.failure_handlers import add_handler_runs
 from redrive.core.notifications import add_notifications, announce_question
 from redrive.core.notify_rules import NotifyRule
@@ -46,17 +46,17 @@ def decide(
         case outcomes.SleepEnded():
             return decide_step.end_sleep(outcome)
         case outcomes.QuestionAsked():
-            return announce_question(decide_wait.ask_question(outcome), outcome.run, notify, now)
+            return announce_question(decide_step.ask_question(outcome), outcome.run, notify, now)
         case outcomes.WaitStarted():
-            return decide_wait.start_wait(outcome)
+            return decide_step.start_wait(outcome)
         case outcomes.WaitAnswered():
-            return decide_wait.answer_wait(outcome)
+            return decide_step.answer_wait(outcome)
         case outcomes.WaitTimedOut():
-            return decide_wait.expire_wait(outcome)
+            return decide_step.expire_wait(outcome)
         case outcomes.WaitFailed():
-            return decide_wait.fail_wait(outcome)
+            return decide_step.fail_wait(outcome)
         case outcomes.EventsRefused():
-            return decide_wait.set_events_aside(outcome)
+            return decide_step.set_events_aside(outcome)
         case outcomes.StatusNoted():
             return decide_run.note_status(outcome)
         case outcomes.StepParked():
@@ -74,9 +74,9 @@ def decide(
         case outcomes.ManualActionRequested():
             return announce_question(decide_run.request_manual_action(outcome), outcome.run, notify, now)
         case outcomes.ChildAwaited():
-            return decide_wait.await_child(outcome)
+            return decide_step.await_child(outcome)
         case outcomes.ChildUndone():
-            return decide_wait.finish_child(outcome)
+            return decide_step.finish_child(outcome)
         case outcomes.RollbackRequested():
             return decide_run.roll_back_child(outcome)
         case outcomes.CancelRequested():

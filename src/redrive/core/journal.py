@@ -11,6 +11,8 @@ function may request them, and then receives the recorded results, or may take a
 
 A *generation* is a part of the run that outside services see as one operation: it is in every idempotency key. A replay
 as a new operation begins the next one.
+
+A *history* is what a run recorded, as far as its code needs it to take the same path again: one line of JSON.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 
 import msgspec
 
-from redrive.core.states import FOLLOW_UP_KINDS, EntryKind, StepStatus
+from redrive.core.states import FOLLOW_UP_KINDS, EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import EntryWrite
+from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 
 MAX_ENTRIES = 10_000
@@ -255,3 +259,78 @@ def _is_kept(generations: list[_Generation], index: int, until: int | None) -> b
     """Return True if every generation that began since an entry kept it."""
     end = None if until is None else _count_before(generations, until)
     return all(index in generation.keeps for generation in generations[_count_before(generations, index) : end])
+
+
+_FORMAT = 1
+_ENTRY_FIELDS = ("index", "key", "kind", "name", "status", "attempt", "done", "wake_at", "output", "failure", "loose")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """An entry of a journal that no replay replaced. Only waits have their `input`, which says what they are for."""
+
+    index: int
+    key: str
+    kind: EntryKind
+    name: str
+    status: StepStatus
+    attempt: int
+    done: int | None = None
+    wake_at: int | None = None
+    input: str | None = None
+    output: str | None = None
+    failure: str | None = None
+    loose: int = 0
+
+    def to_row(self) -> EntryRow:
+        """Return the entry as a journal has it. Times that no code sees are 0."""
+        values = {name: getattr(self, name) for name in (*_ENTRY_FIELDS, "input")}
+        return EntryRow(**values, first_at=0, began_at=0, ended_at=None, limit_at=None, options=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The record of a run. Input, results and failures are JSON texts; `at` is the store's time of the reading."""
+
+    run_id: str
+    workflow: str
+    tenant: str
+    version: str
+    status: RunStatus
+    at: int
+    input: str
+    options: str
+    created_at: int
+    started_at: int | None = None
+    correlation_id: str | None = None
+    root: str | None = None
+    generation: int = 0
+    entries: tuple[HistoryEntry, ...] = ()
+
+    def to_line(self) -> str:
+        return json.dumps({"format": _FORMAT, **asdict(self)}, separators=(",", ":"))
+
+    @classmethod
+    def from_line(cls, line: str) -> History:
+        """Read a line that `to_line` wrote; InputError for any other line."""
+        try:
+            data = json.loads(line)
+            if data.pop("format") != _FORMAT:
+                raise ValueError("another format")
+            return msgspec.convert(data, cls)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise InputError(Reason(ReasonCode.HISTORY_INVALID)) from None
+
+
+def list_history_entries(journal: Iterable[EntryRow]) -> tuple[HistoryEntry, ...]:
+    """Return the entries of a journal that code may request."""
+    return tuple(
+        [
+            HistoryEntry(
+                **{name: getattr(row, name) for name in _ENTRY_FIELDS},
+                input=row.input if row.kind is EntryKind.WAIT else None,
+            )
+            for row in journal
+            if not row.superseded
+        ]
+    )

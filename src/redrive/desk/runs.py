@@ -13,8 +13,7 @@ from typing import Any, Unpack
 
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
-from redrive.core.history import History, HistoryEntry, list_history_entries
-from redrive.core.journal import EntryRow
+from redrive.core.journal import EntryRow, History, HistoryEntry, list_history_entries
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, TypeVar, Unpack, get_args
 
-from redrive.core.history import History
 from redrive.core.idempotency import event_hash, payload_hash
+from redrive.core.journal import History
 from redrive.core.json_edit import Change, diff_json, merge_patch, unmask
 from redrive.core.json_schema import find_faults
 from redrive.core.new_run import extract_index_values

@@ -26,8 +26,7 @@ from redrive.record_fields import replace
 from redrive.remote import step_wire as wire
 from redrive.server.problem_responses import ProblemError
 from redrive.server.worker_input import check_fields, make_request_error
-from redrive.settle.step_queues import StepQueues
-from redrive.settle.step_tasks import TaskReport, read_run_options, read_step_options
+from redrive.settle.step_tasks import StepQueues, TaskReport, read_run_options, read_step_options
 from redrive.store.port import Store
 from redrive.store.step_tasks import TaskCase, TaskClaim, TaskHeartbeat, TaskStatus, find_last_in_turn
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from redrive.clock import Clock, SystemClock, Timer
 from redrive.core.decide import decide
 from redrive.core.failure_reason import Stage
-from redrive.core.history import History
+from redrive.core.journal import History
 from redrive.core.outcomes import EntryCancelled, Outcome, RunView, WorkflowFailed
 from redrive.core.run_options import DEFAULT_RETRY
 from redrive.core.states import RunStatus

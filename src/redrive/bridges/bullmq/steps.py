@@ -29,8 +29,7 @@ from redrive.core.failure import Failure, ReportedError
 from redrive.core.json_schema import find_json_fault
 from redrive.core.secret_text import is_sealed
 from redrive.errors import ConfigurationError, StoreError, StoreUnavailable
-from redrive.settle.step_queues import StepQueues
-from redrive.settle.step_tasks import TaskReport, read_run_options, read_step_options
+from redrive.settle.step_tasks import StepQueues, TaskReport, read_run_options, read_step_options
 from redrive.store.step_tasks import TaskCase, TaskClaim, TaskHeartbeat, TaskStatus
 from redrive.store.workers import Catalogue, HeartbeatReply, NewWorker
 from redrive.worker.claimer import Wakeup

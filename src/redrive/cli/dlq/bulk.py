@@ -11,8 +11,7 @@ import msgspec
 
 from redrive.cli.dlq.letter_selection import parse_rate_option
 from redrive.cli.errors import FAILED, INTERRUPTED, NOT_FOUND, REFUSED, CommandFailed, hint, worker_hint
-from redrive.cli.ids import find_bulk_id
-from redrive.cli.options import ChangeOptions, interruptible_prompt
+from redrive.cli.options import ChangeOptions, find_bulk_id, interruptible_prompt
 from redrive.cli.output import (
     Column,
     Output,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from redrive.cli.errors import CONFLICT, NOT_FOUND, CommandFailed, UsageError, hint, rewrite_hints
-from redrive.cli.ids import find_letter_id
-from redrive.cli.options import TIME_TYPE, parse_index_values
+from redrive.cli.options import TIME_TYPE, find_letter_id, parse_index_values
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

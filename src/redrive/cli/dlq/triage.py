@@ -11,8 +11,7 @@ import click
 from redrive.cli.dlq.bulk import BulkDecision, run_bulk_decision
 from redrive.cli.dlq.letter_selection import act_on_letter, describe_letters, load_letter, selection_options
 from redrive.cli.errors import CONFLICT, CommandFailed, UsageError
-from redrive.cli.ids import exit_if_failed, for_each_id, read_ids
-from redrive.cli.options import ChangeOptions
+from redrive.cli.options import ChangeOptions, exit_if_failed, for_each_id, read_ids
 from redrive.cli.output import Output
 from redrive.cli.target import Target, decision_options, run_on
 

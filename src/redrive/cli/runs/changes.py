@@ -11,15 +11,18 @@ import click
 
 from redrive.cli.dlq.replay import WAIT_OPTION, input_edit_options, replay_options
 from redrive.cli.errors import NOT_FOUND, CommandFailed, hint, suggest_names
-from redrive.cli.ids import exit_if_failed, find_run_id, for_each_id, read_ids
 from redrive.cli.options import (
     DURATION_TYPE,
     ChangeOptions,
     current_user,
     decode_arguments,
+    exit_if_failed,
+    find_run_id,
+    for_each_id,
     parse_json_value,
     parse_retry_policy,
     parse_step_outputs,
+    read_ids,
     read_input,
     read_input_lines,
 )

@@ -10,7 +10,7 @@ from fastapi import Body as JsonBody
 from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
-from redrive.core.history import History
+from redrive.core.journal import History
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
 from redrive.core.waits import MAX_EVENT_NUMBER

@@ -1,4 +1,4 @@
-"""Starts of runs, each in one commit, and claims of due runs: find their lanes, choose fairly, take under a new fence."""
+"""Starts of runs, each in one commit, and claims of due runs: find lanes, choose fairly, take under a new fence."""
 
 from __future__ import annotations
 
