@@ -198,7 +198,7 @@ def test_a_truncated_list_says_so_and_all_lists_everything(shop: Shop) -> None:
 def test_all_pages_are_listed(shop: Shop, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     counted(shop)
     everything = piped(*command, "--limit", "500", "--json")
-    monkeypatch.setattr("redrive.cli.pager._MAX_PAGE_SIZE", 1)
+    monkeypatch.setattr("redrive.cli.target._MAX_PAGE_SIZE", 1)
     by_pages = piped(*command, "--all", "--json")
     assert json.loads(by_pages.stdout)["items"] == json.loads(everything.stdout)["items"]
     assert json.loads(by_pages.stdout)["next"] is None

@@ -99,6 +99,8 @@ def test_new_tags_replace_the_old_ones(shop: Shop) -> None:
     ("command", "option"),
     [
         (["dlq", "assign", "LETTER", "--to", ""], "--to"),
+        (["dlq", "groups", "assign", "daf56cff46003d07", "--to", ""], "--to"),
+        (["tasks", "assign", "tk-01k9x7qk3v8d2m5n6p7r8s9t0a-3", "--to", " "], "--to"),
         (["dlq", "assign", "LETTER", "--to", " "], "--to"),
         (["dlq", "assign", "LETTER", "--by", ""], "--by"),
         (["dlq", "replay", "LETTER", "--by", ""], "--by"),

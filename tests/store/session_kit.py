@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from redrive.store.encryption.codec import Codec
 from redrive.store.postgres.connection import Connection, DatabaseClock
-from redrive.store.postgres.session import PostgresSession
+from redrive.store.postgres.pool import PostgresSession
 from redrive.store.session import Session, run_inline
 from redrive.store.sqlite.store import SqliteSession
 from redrive.store.store import SqlStore

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from redrive.app.results import RunResult
@@ -31,8 +31,7 @@ from redrive.remote.sealing import read_sealing
 from redrive.settle.settler import parse_run_options
 from redrive.store.port import Store
 from redrive.store.runs import StartResult, caller_key
-from redrive.worker.attempt import Attempt
-from redrive.worker.worker import Worker
+from redrive.worker.worker import StepWrapper, Worker
 
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
@@ -100,11 +99,7 @@ class RemoteRuntime(RuntimeBase):
         """Do nothing: the server has the keys."""
 
     async def work(
-        self,
-        *,
-        automatic: bool = True,
-        store: Store | None = None,
-        wrap_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
+        self, *, automatic: bool = True, store: Store | None = None, wrap_step: StepWrapper | None = None
     ) -> Worker:
         """Start a worker that claims and settles through the server. The server does the chores."""
         backend = self._backend = RemoteBackend(self._address, self._token, self.clock, self._sealing)

@@ -6,11 +6,12 @@ import asyncio
 import math
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -26,7 +27,6 @@ from redrive.core.notify_rules import Escalation
 from redrive.core.redact import Redactor
 from redrive.core.roles import Role
 from redrive.core.transitions import NewRun
-from redrive.desk.audience import AudienceCheck
 from redrive.desk.audit import Audit
 from redrive.desk.bulk_execution import BulkExecutor, BulkWorker
 from redrive.desk.circuits import Circuits
@@ -45,7 +45,7 @@ from redrive.desk.saga import Sagas
 from redrive.desk.saved_views import SavedViews
 from redrive.desk.schedules import Schedules
 from redrive.desk.tasks import Tasks
-from redrive.desk.validation import PayloadChecker
+from redrive.desk.validation import AudienceCheck, PayloadChecker
 from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError
 from redrive.notify.digest import SENDER_SINKS
@@ -64,11 +64,10 @@ from redrive.store.outbox import NewSink
 from redrive.store.port import DeskStore, Store
 from redrive.store.runs import StartResult
 from redrive.store.store import repeat_until_answered
-from redrive.worker.attempt import Attempt
 from redrive.worker.backend import Backend, LocalBackend
 from redrive.worker.claimer import Wakeup
 from redrive.worker.rollback import ActionRunner
-from redrive.worker.worker import Worker, WorkerSettings
+from redrive.worker.worker import StepWrapper, Worker, WorkerSettings
 
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
@@ -102,7 +101,7 @@ class Desk(msgspec.Struct, frozen=True, kw_only=True):
     views: SavedViews
 
 
-class RuntimeBase:
+class RuntimeBase(ABC):
     """The parts that every open app has, beside its store or not: a worker, and the callers that wait for results."""
 
     def __init__(self, app: Redrive, clock: Clock, source: ResultSource, counters: Counters | None = None) -> None:
@@ -116,12 +115,12 @@ class RuntimeBase:
         self.wake_listeners: set[Callable[[], None]] = set()
         self._actions = ActionRunner(app.follow_up_steps.connections, app.follow_up_steps.allowed)
 
+    @abstractmethod
     async def start(self, runs: Sequence[NewRun], *, in_slot: bool = False) -> list[StartResult]:
         """Start runs. If the worker of this process has time, it holds them from the beginning.
 
         With `in_slot`, the caller is a run that waits for them, and they take its place.
         """
-        raise NotImplementedError
 
     async def start_many(self, runs: Sequence[NewRun]) -> list[StartResult]:
         """Start runs, a thousand to a commit. After an error no more are started."""
@@ -166,7 +165,7 @@ class RuntimeBase:
         backend: Backend,
         *,
         poll: float,
-        wrap_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None,
+        wrap_step: StepWrapper | None,
         on_published: Callable[[], None] = lambda: None,
         forwarder: chores.RelayForwarder | None = None,
     ) -> Worker:
@@ -436,11 +435,7 @@ class Runtime(RuntimeBase):
         await self.ask_store(lambda: refuse_unreadable(self.store))
 
     async def work(
-        self,
-        *,
-        automatic: bool = True,
-        store: Store | None = None,
-        wrap_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
+        self, *, automatic: bool = True, store: Store | None = None, wrap_step: StepWrapper | None = None
     ) -> Worker:
         """Start a worker and its chores.
 

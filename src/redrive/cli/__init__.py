@@ -8,7 +8,7 @@ run        worker: worker, dev, workers, worker-check (worker_process); bridge, 
 work       runs, dlq, saga, outbox, circuits, policies, workflows, schedules, audit, notifications
 access     accounts: tenants, tokens; users
 check      doctor (doctor_checks, doctor_security), code
-shared     target: --url and --app; options, values and ids; pager; output: tables, JSON, ids; errors
+shared     target: --url and --app, changes, pages of lists; options, values and ids; output: tables, JSON, ids; errors
 """
 
 from __future__ import annotations

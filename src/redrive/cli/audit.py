@@ -13,8 +13,7 @@ import click
 
 from redrive.cli.options import find_run_id, time_options
 from redrive.cli.output import Column, Output, as_json, echo, field_columns, json_text, on_terminal
-from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.target import Target, common_options, run_on, target_options
+from redrive.cli.target import Listing, PageOptions, Target, common_options, page_options, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

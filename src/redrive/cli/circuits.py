@@ -9,8 +9,7 @@ import click
 from redrive.cli.errors import NOT_FOUND, circuit_hint, suggest_names
 from redrive.cli.options import REASON_OPTION, ChangeOptions, parse_field
 from redrive.cli.output import Column, Output, echo_err, escape_line, field_columns
-from redrive.cli.pager import CURSOR_OPTION
-from redrive.cli.target import ChangeResult, Target, change_command, common_options, home_tenant, run_on
+from redrive.cli.target import CURSOR_OPTION, ChangeResult, Target, change_command, common_options, home_tenant, run_on
 from redrive.core.roles import DEFAULT_TENANT
 
 if TYPE_CHECKING:

@@ -101,6 +101,14 @@ def name_or_current_user(name: str | None, option: str) -> str:
     return name
 
 
+def check_assignee(to: str | None, unassign: bool) -> None:
+    """Refuse `--to` without a name, and `--to` together with `--unassign`."""
+    if to is not None and unassign:
+        raise UsageError("--to and --unassign exclude each other")
+    if to is not None and not to.strip():
+        raise UsageError("--to is empty: give a name, leave --to out to take it yourself, or give --unassign")
+
+
 def current_user() -> str:
     """Return the name of the operating system's user, for the audit log."""
     import getpass

@@ -18,8 +18,16 @@ from redrive.cli.options import (
     time_options,
 )
 from redrive.cli.output import Column, Output, display_tenant, escape_line, field_columns, json_text
-from redrive.cli.pager import CURSOR_OPTION, LIMIT_OPTION
-from redrive.cli.target import ChangeResult, Target, change_command, common_options, decision_options, run_on
+from redrive.cli.target import (
+    CURSOR_OPTION,
+    LIMIT_OPTION,
+    ChangeResult,
+    Target,
+    change_command,
+    common_options,
+    decision_options,
+    run_on,
+)
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

@@ -1,4 +1,7 @@
-"""Target of a command: the store or the server of `--url`, and the app of `--app module:app`."""
+"""Target of a command: the store or the server of `--url`, and the app of `--app module:app`.
+
+Commands that change something or list pages of something share their options and their output here.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,23 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 import click
 import msgspec
 
 from redrive.cli.errors import NOT_FOUND, CommandFailed, UsageError, hint, report_errors, suggest_names
 from redrive.cli.options import change_options
-from redrive.cli.output import Output, output_options
+from redrive.cli.output import Column, Output, is_stdout_closed, output_options
 from redrive.core.roles import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.remote.desk import Remote
+    from redrive.store.result_page import Page
 
 
 T = TypeVar("T")
@@ -262,3 +266,81 @@ def _import_failure(name: str, error: BaseException) -> click.ClickException:
         lines += traceback.format_list(frames[-1:])[0].rstrip().splitlines()
     lines += "".join(traceback.format_exception_only(error)).rstrip().splitlines()
     return click.ClickException("\n".join(lines))
+
+
+Item = TypeVar("Item")
+_MAX_PAGE_SIZE = 500
+LIMIT_OPTION = click.option(
+    "--limit", type=click.IntRange(1, _MAX_PAGE_SIZE), default=50, metavar="N", show_default=True, help="How many."
+)
+CURSOR_OPTION = click.option("--cursor", metavar="CURSOR", help="Continue where the last page ended.")
+
+
+class Listing(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
+    """Source, columns and ids of a list; on a terminal, `empty` is printed if it has no items.
+
+    `also` names further fields of a page for `--json`.
+    """
+
+    fetch: Callable[[Redrive, int, str | None], Awaitable[Page[Item]]]
+    columns: Sequence[Column[Item]]
+    id: Callable[[Item], str]
+    empty: str
+    also: tuple[str, ...] = ()
+
+    def show(self, page: Page[Item], items: Sequence[Item], output: Output, *, alone: bool) -> None:
+        """Print items of a page; its cursors are printed if it is shown alone."""
+        output.list(
+            items,
+            self.columns,
+            id=self.id,
+            empty=self.empty,
+            next=page.next if alone else None,
+            prev=page.prev if alone else None,
+            **{name: getattr(page, name) for name in self.also},
+        )
+
+
+class PageOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Part of a list that the user chose."""
+
+    limit: int
+    cursor: str | None
+    everything: bool
+
+    def show(self, target: Target, listing: Listing[Item], output: Output) -> Page[Item]:
+        """Print the part of the list, and return its last page."""
+
+        async def show_all(app: Redrive) -> Page[Item]:
+            collected: list[Item] = []  # with --json, all pages are printed as one object
+            page = await listing.fetch(app, _MAX_PAGE_SIZE, self.cursor)
+            while True:
+                if output.json:
+                    collected += page.items
+                else:
+                    listing.show(page, page.items, output, alone=False)
+                if page.next is None or is_stdout_closed():
+                    break
+                page = await listing.fetch(app, _MAX_PAGE_SIZE, page.next)
+            if output.json:
+                listing.show(page, collected, output, alone=False)
+            return page
+
+        if self.everything:
+            return run_on(target, show_all)
+        page = run_on(target, lambda app: listing.fetch(app, self.limit, self.cursor))
+        listing.show(page, page.items, output, alone=True)
+        return page
+
+
+def page_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `--limit`, `--cursor` and `--all`; it receives them as `pages`."""
+
+    @LIMIT_OPTION
+    @CURSOR_OPTION
+    @click.option("--all", "everything", is_flag=True, help="List all pages.")
+    @functools.wraps(command)
+    def with_pages(*args: Any, limit: int, cursor: str | None, everything: bool, **others: Any) -> Any:
+        return command(*args, pages=PageOptions(limit=limit, cursor=cursor, everything=everything), **others)
+
+    return with_pages

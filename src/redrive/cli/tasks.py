@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.errors import UsageError, hint
-from redrive.cli.options import ChangeOptions, current_user, find_run_id, parse_json_value
+from redrive.cli.options import ChangeOptions, check_assignee, current_user, find_run_id, parse_json_value
 from redrive.cli.output import Column, Output, display_tenant, escape_line, field_columns, json_text
-from redrive.cli.pager import CURSOR_OPTION, LIMIT_OPTION
-from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on
+from redrive.cli.target import CURSOR_OPTION, LIMIT_OPTION, ChangeResult, Target, change_command, common_options, run_on
 from redrive.core.audit import AuditEvent
 
 if TYPE_CHECKING:
@@ -190,8 +189,7 @@ async def assign(app: Redrive, id: str, to: str | None, unassign: bool, change: 
     Examples:
       redrive tasks assign tk-01k9x7qk3v8d2m5n6p7r8s9t0a-3 --to ann@example.org
     """
-    if to is not None and unassign:
-        raise UsageError("--to and --unassign exclude each other")
+    check_assignee(to, unassign)
     owner = None if unassign else await _find_own_name(app, change.by) if to is None else to
     details = f"assign {id} to {owner}" if owner else f"unassign {id}"
     if change.dry_run:

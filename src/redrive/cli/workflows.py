@@ -52,12 +52,10 @@ def list_(target: Target, output: Output) -> None:
 @workflows.command()
 @common_options
 def versions(target: Target, output: Output) -> None:
-    """List versions of code, and whether their workers may be stopped.
+    """List versions of code, and whether their workers may stop.
 
-    These are the versions that live workers have or open runs need.
-
-    PINNED runs are continued by no other version. The records of DIVERGED runs do not fit newer code. Runs that have
-    not begun count for no version.
+    Versions are listed that live workers have or open runs need. PINNED runs are continued by no other version. The
+    records of DIVERGED runs do not fit newer code. Runs that have not begun count for no version.
 
     \b
     Examples:

@@ -48,11 +48,11 @@ from redrive.core.states import (
 from redrive.core.transitions import NewRun, ReplayWrite, Transition
 from redrive.core.waits import Wait, WaitMode
 from redrive.desk.api_operations import Acting, Actor
-from redrive.desk.audience import AudienceCheck
 from redrive.desk.letter_status import require_open_letter
 from redrive.desk.models import Caller
 from redrive.desk.presenter import parse_changes, present_row
 from redrive.desk.validation import (
+    AudienceCheck,
     PayloadChecker,
     encode_json,
     in_thread_if_large,

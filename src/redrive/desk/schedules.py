@@ -22,8 +22,6 @@ from redrive.store.port import DeskStore
 from redrive.store.settings import ScheduleKey, ScheduleRow
 
 _NEXT_TIMES_SHOWN = 3
-
-
 _LATE_AFTER = 120_000_000  # a live worker takes over the schedule of a stopped one within a minute
 
 

@@ -14,11 +14,10 @@ from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.transitions import AuditWrite
 from redrive.desk.api_operations import Actor, operation
-from redrive.desk.audience import AudienceCheck
 from redrive.desk.models import AuditRecord, Caller, Task
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.replays import Replayer, ReplayOrder, make_replay_request
-from redrive.desk.validation import PayloadChecker, is_id, require_long_text, require_text
+from redrive.desk.validation import AudienceCheck, PayloadChecker, is_id, require_long_text, require_text
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, Conflict, NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode, quote

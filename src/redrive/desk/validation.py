@@ -1,22 +1,26 @@
-"""Validation of what callers send: ids, names, texts, flags, and payloads by type or by schema."""
+"""Validation of what callers send: ids, names, texts, flags, payloads by type or by schema; and of who may answer."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from redrive.clock import MICROS
 from redrive.core.json_schema import find_faults
 from redrive.core.payload import Signature, check_size
+from redrive.core.questions import Audience
 from redrive.core.redact import MASK, find_masked_paths
+from redrive.core.roles import Role
 from redrive.core.secret_text import read_sealed_value, sealed_limit
-from redrive.errors import InputError, PayloadError, UnknownWorkflow
+from redrive.errors import InputError, NotAllowed, PayloadError, UnknownWorkflow
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import as_dict, is_record
+from redrive.store.accounts import find_people
 from redrive.store.port import DeskStore
+from redrive.store.questions import QuestionRow
 from redrive.store.workers import CatalogueRow, WorkerRow, live_workers
 
 T = TypeVar("T")
@@ -258,3 +262,40 @@ def encode_json(value: Any, what: str | Reason) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(Reason(ReasonCode.NOT_JSON, what=what, why=str(error))) from None
     return text
+
+
+class AudienceCheck:
+    """Refuses callers who may not answer.
+
+    `whole`: the store of all tenants, because a token may act in several. `role`: that of the caller.
+    """
+
+    def __init__(self, whole: DeskStore, role: Role) -> None:
+        self._whole = whole
+        self._role = role
+
+    async def find_apart(self, rows: Sequence[QuestionRow], by: str) -> set[str]:
+        """Return the ids of the tasks that the caller may not answer, as the same person as one who is kept apart."""
+        found: set[str] = set()
+        people: dict[str, set[str]] = {}
+        for row in rows:
+            apart = json.loads(row.apart_from)
+            for name in (by, *apart) if apart else ():
+                if name not in people:
+                    people[name] = await find_people(self._whole.accounts, name)
+            if any(people[by] & people[name] for name in apart):
+                found.add(row.public_id)
+        return found
+
+    def require(self, row: QuestionRow, by: str, apart: Collection[str]) -> bool:
+        """Refuse a caller who may not answer. Return True for an OWNER outside the audience, who may."""
+        if row.public_id in apart:
+            # With its colons, the name of a token looks like a secret, which errors do not show.
+            raise NotAllowed(Reason(ReasonCode.TASK_APART, by=by.replace(":", " ")))
+        role = None if row.role is None else Role(row.role)
+        audience = Audience(role=role, people=tuple(json.loads(row.people)))
+        if audience.includes(by, self._role):
+            return False
+        if self._role is not Role.OWNER:
+            raise NotAllowed(Reason(ReasonCode.TASK_NOT_YOURS, audience=str(audience)))
+        return True

@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -46,7 +46,7 @@ from redrive.core.waits import EVENT_KIND, OpenWait, Wait, WaitMode, WaitState, 
 from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, PayloadError, RunDetached, WaitExpired
 from redrive.reasons import Reason
-from redrive.store.children import RunEnd
+from redrive.store.children import AwaitedRun, RunEnd
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.store import repeat_until_answered
 from redrive.worker.remote_steps import LiveStep, RemoteSteps
@@ -55,10 +55,12 @@ if TYPE_CHECKING:
     from redrive.core.journal import EntryRow
     from redrive.core.transitions import RunWrite
     from redrive.store.claims import ClaimedRun
-    from redrive.store.events import EventRow
-    from redrive.store.questions import RecordedAnswer
+    from redrive.store.events import EventRow, Mailbox
+    from redrive.store.questions import AskedQuestion, RecordedAnswer
     from redrive.worker.branches import Branch
     from redrive.worker.execution import Execution
+
+Found = TypeVar("Found", bound="Mailbox | AwaitedRun | AskedQuestion")
 
 NO_DEFAULT: Any = object()
 """The default of a wait that raises when its limit has passed."""
@@ -347,18 +349,24 @@ class Waits:
             case _:
                 return await self._look_at_events(live)
 
+    async def _read(self, ask: Callable[[], Awaitable[Found | None]]) -> Found:
+        """Read what the store has for this run; leave the run if it was taken away: nothing found may be used then."""
+        execution = self._execution
+        with execution.calls.ask_store():
+            found = await repeat_until_answered(ask, execution.clock)
+        if found is None or found.fence != execution.view.fence:
+            execution.detach()
+            raise RunDetached
+        self.seen = max(self.seen, found.wakeups)
+        return found
+
     async def _look_at_events(self, live: _LiveWait) -> WaitState:
         """Read the unread events; return the state of this wait, and let other waits look that have an answer."""
         execution = self._execution
         await execution.ready()
         live.woken.clear()
         backend, run = execution.worker.backend, execution.claimed.id
-        with execution.calls.ask_store():
-            mailbox = await repeat_until_answered(lambda: backend.mailbox(run), execution.clock)
-        if mailbox is None or mailbox.fence != execution.view.fence:
-            execution.detach()  # it was taken away; nothing that is found here may be used
-            raise RunDetached
-        self.seen = max(self.seen, mailbox.wakeups)
+        mailbox = await self._read(lambda: backend.mailbox(run))
         self._unread = tuple([event for event in mailbox.events if event.seq not in self._used])
         waits = [each.describe() for each in self._open.values() if each.is_for_events]
         states = match_events(waits, self._unread, backend.now())
@@ -377,12 +385,7 @@ class Waits:
                 self.seen = max(self.seen, self._known)  # the end of this run, for which no other wait has to look
         elif live.local is None:
             backend, run, run_id = execution.worker.backend, execution.claimed.id, live.request.wait.names[0]
-            with execution.calls.ask_store():
-                found = await repeat_until_answered(lambda: backend.awaited_run(run, run_id), execution.clock)
-            if found is None or found.fence != execution.view.fence:
-                execution.detach()  # as for events
-                raise RunDetached
-            self.seen = max(self.seen, found.wakeups)
+            found = await self._read(lambda: backend.awaited_run(run, run_id))
             live.end = found.end
             if found.end is None:
                 return None
@@ -396,12 +399,7 @@ class Waits:
         await execution.ready()
         live.woken.clear()
         backend, run, index = execution.worker.backend, execution.claimed.id, live.place.index
-        with execution.calls.ask_store():
-            found = await repeat_until_answered(lambda: backend.asked_question(run, index), execution.clock)
-        if found is None or found.fence != execution.view.fence:
-            execution.detach()  # as for events
-            raise RunDetached
-        self.seen = max(self.seen, found.wakeups)
+        found = await self._read(lambda: backend.asked_question(run, index))
         live.answer = found.answer
         expired = live.limit_at is not None and backend.now() >= live.limit_at
         return WaitState(expired=expired, due_at=live.limit_at)

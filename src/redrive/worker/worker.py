@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -54,6 +54,9 @@ from redrive.worker.execution import Execution
 from redrive.worker.lease import Lease
 from redrive.worker.rollback import ActionRunner
 from redrive.worker.waits import Waits
+
+StepWrapper: TypeAlias = Callable[[Attempt, Callable[[], Any]], Callable[[], Any]]
+"""Returns the call to make in the place of a step's function, for tests."""
 
 log = logging.getLogger("redrive.worker")
 
@@ -98,7 +101,7 @@ class Worker:
         on_ended: Callable[[ClaimedRun, Settled], None] | None = None,
         on_published: Callable[[], None] = lambda: None,
         forwarder: MessageForwarder | None = None,
-        wrap_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
+        wrap_step: StepWrapper | None = None,
         counters: Counters | None = None,
         tracing: Tracing | None = None,
     ) -> None:

@@ -20,7 +20,7 @@ from redrive.errors import StoreUnavailable
 from redrive.store.chores import PurgeRequest
 from redrive.store.postgres import apply as applying
 from redrive.store.postgres import lease
-from redrive.store.postgres.session import PostgresSession
+from redrive.store.postgres.pool import PostgresSession
 from redrive.store.sql_files import replace_schema
 from redrive.store.workers import NewWorker
 

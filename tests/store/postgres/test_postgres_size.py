@@ -23,7 +23,7 @@ from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.postgres import apply as applying
 from redrive.store.postgres import lease, runs
 from redrive.store.postgres.connection import Connection
-from redrive.store.postgres.session import PostgresSession
+from redrive.store.postgres.pool import PostgresSession
 from redrive.store.store import SqlStore
 
 MOST = 1500

@@ -23,8 +23,7 @@ from redrive.cli.output import (
     on_terminal,
     render_facts,
 )
-from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.target import Target, common_options, decision_options, run_on
+from redrive.cli.target import Listing, PageOptions, Target, common_options, decision_options, page_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

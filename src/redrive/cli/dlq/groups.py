@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from redrive.cli.dlq.list_show import join_error_and_reason
-from redrive.cli.errors import UsageError, hint
-from redrive.cli.options import REASON_OPTION, ChangeOptions
+from redrive.cli.errors import hint
+from redrive.cli.options import REASON_OPTION, ChangeOptions, check_assignee
 from redrive.cli.output import Column, Output, display_tenant, echo, escape_line, field_columns, format_age, on_terminal
-from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on
+from redrive.cli.target import (
+    ChangeResult,
+    Listing,
+    PageOptions,
+    Target,
+    change_command,
+    common_options,
+    page_options,
+    run_on,
+)
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -137,8 +145,7 @@ async def assign(app: Redrive, fingerprint: str, to: str | None, unassign: bool,
     Examples:
       redrive dlq groups assign daf56cff46003d07 --to kim
     """
-    if to is not None and unassign:
-        raise UsageError("--to and --unassign exclude each other")
+    check_assignee(to, unassign)
     assignee = None if unassign else change.by if to is None else to
     verb = f"assign {fingerprint} to {assignee}" if assignee else f"unassign {fingerprint}"
     return await _change(app, fingerprint, change, "assign_group", verb, to=assignee)

@@ -11,8 +11,7 @@ from redrive.cli.dlq.letter_selection import build_filter, filter_options, load_
 from redrive.cli.errors import NOT_FOUND, CommandFailed
 from redrive.cli.options import TIME_TYPE, current_user, name_or_current_user
 from redrive.cli.output import Column, Output, on_terminal
-from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.target import Target, common_options, run_on
+from redrive.cli.target import Listing, PageOptions, Target, common_options, page_options, run_on
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

@@ -11,7 +11,7 @@ import click
 from redrive.cli.dlq.bulk import BulkDecision, run_bulk_decision
 from redrive.cli.dlq.letter_selection import act_on_letter, describe_letters, load_letter, selection_options
 from redrive.cli.errors import CONFLICT, CommandFailed, UsageError
-from redrive.cli.options import ChangeOptions, exit_if_failed, for_each_id, read_ids
+from redrive.cli.options import ChangeOptions, check_assignee, exit_if_failed, for_each_id, read_ids
 from redrive.cli.output import Output
 from redrive.cli.target import Target, decision_options, run_on
 
@@ -38,10 +38,7 @@ def assign(
       redrive dlq assign dl-01k9x7 --to kim
       redrive dlq assign dl-01k9x7 --unassign
     """
-    if to is not None and unassign:
-        raise UsageError("--to and --unassign exclude each other")
-    if to is not None and not to.strip():  # a script gives this when its variable is not set
-        raise UsageError("--to is empty: give a name, leave --to out to take it yourself, or give --unassign")
+    check_assignee(to, unassign)
     assignee = None if unassign else change.by if to is None else to
     verb, details = ("assign", f" to {assignee}") if assignee else ("unassign", "")
     _change_letters(

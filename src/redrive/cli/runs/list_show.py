@@ -13,8 +13,7 @@ import click
 from redrive.cli.errors import INTERRUPTED, app_name, hint
 from redrive.cli.options import TIME_TYPE, find_run_id, parse_index_values
 from redrive.cli.output import Column, Output, display_tenant, echo, echo_err, escape_line, field_columns, on_terminal
-from redrive.cli.pager import Listing, PageOptions, page_options
-from redrive.cli.target import Target, common_options, run_on, target_options
+from redrive.cli.target import Listing, PageOptions, Target, common_options, page_options, run_on, target_options
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

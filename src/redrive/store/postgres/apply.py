@@ -29,8 +29,8 @@ from redrive.store.postgres.connection import (
     sparse_column,
 )
 from redrive.store.postgres.fast_path import apply_few
+from redrive.store.postgres.pool import PostgresSession
 from redrive.store.postgres.runs import drop_index, put_index
-from redrive.store.postgres.session import PostgresSession
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
 from redrive.store.sql_files import Statements, load_numbered_statements
 from redrive.store.workers import ReceiptWrite, StaleBatch

@@ -28,7 +28,7 @@ from redrive.store.postgres.connection import (
     is_usable_after,
     translate_error,
 )
-from redrive.store.postgres.session import PostgresSession
+from redrive.store.postgres.pool import PostgresSession
 from redrive.store.sql_files import Statements
 from redrive.store.workers import HeartbeatReply, WorkerRow
 

@@ -26,9 +26,8 @@ from redrive.store.port import DeskStore, LeaseConnection, Transaction
 from redrive.store.postgres import apply, lease, runs
 from redrive.store.postgres.connection import DatabaseClock, engine_settings, escape_nul, parse_url, unescape_row
 from redrive.store.postgres.notifier import ChangeNotifier
-from redrive.store.postgres.pool import ConnectionPool, TenantPool
+from redrive.store.postgres.pool import ConnectionPool, PostgresDatabase, PostgresSession, TenantPool
 from redrive.store.postgres.schema import prepare_database
-from redrive.store.postgres.session import PostgresDatabase, PostgresSession
 from redrive.store.postgres.transaction import StepTransaction
 from redrive.store.runs import StartResult
 from redrive.store.session import Database, Session
