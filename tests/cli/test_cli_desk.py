@@ -282,7 +282,7 @@ def test_read_commands_do_not_turn_another_file_into_a_store(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("mysql://db/shop", "store type 'mysql' is unknown"),
+        ("mysql://db/shop", "store URL begins with 'mysql'"),
         ("sqlite://toys.db", "is not an SQLite store: write sqlite:///relative.db"),
         ("sqlite:///letter.txt", "letter.txt"),
         ("postgresql://kim@127.0.0.1:1/none", "127.0.0.1"),

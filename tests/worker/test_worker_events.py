@@ -453,7 +453,7 @@ async def test_misuse_is_refused_with_a_reason() -> None:
         else:
             await redrive.receive("a", upto=0)
 
-    with pytest.raises(MisusedStep, match="only in workflows"):
+    with pytest.raises(MisusedStep, match="only inside a run"):
         await redrive.wait_for("approved")
     redrive.set_status("outside a run nothing happens")
     async with engine(app) as e:
