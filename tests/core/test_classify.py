@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 from redrive import errors
 from redrive.core.classify import (
     MAX_RETRY_AFTER,
-    RETRYABLE_CATEGORIES,
     Category,
     Classification,
     Rule,
@@ -36,6 +35,7 @@ from redrive.core.classify import (
     first_leaf,
     iter_leaves,
 )
+from redrive.core.retry import RETRYABLE_CATEGORIES
 from redrive.errors import ConfigurationError, NonRetryable, RetryAfter, RunFailed, StepFailed
 
 NOON = 1_445_428_800.0  # Wed, 21 Oct 2015 12:00:00 GMT

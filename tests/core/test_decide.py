@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from redrive.chores.reap import make_lost_outcomes
 from redrive.core.circuit import AdmittedCall
-from redrive.core.classify import RETRYABLE_CATEGORIES, Category
+from redrive.core.classify import Category
 from redrive.core.decide import decide
 from redrive.core.failure import Failure, compute_fingerprint
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
@@ -65,7 +65,7 @@ from redrive.core.outcomes import (
 )
 from redrive.core.payload.plain import to_json_text
 from redrive.core.questions import Audience, Question
-from redrive.core.retry import RetryDecision, compute_backoff
+from redrive.core.retry import RETRYABLE_CATEGORIES, RetryDecision, compute_backoff
 from redrive.core.roles import Role
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import (

@@ -10,9 +10,9 @@ from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redrive.core.classify import RETRYABLE_CATEGORIES, Category
+from redrive.core.classify import Category
 from redrive.core.failure import Failure
-from redrive.core.retry import RetryDecision, decide_retry, explain_decision
+from redrive.core.retry import RETRYABLE_CATEGORIES, RetryDecision, decide_retry, explain_decision
 from redrive.core.run_options import StepOptions
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode

@@ -32,15 +32,9 @@ from redrive.errors import ConfigurationError, RetryAfter, RunFailed, StepFailed
 from redrive.policy import Category, qualified_name
 
 __all__ = [
-    "MAX_RETRY_AFTER", "RETRYABLE_CATEGORIES", "Category", "Rule", "Classification", "classify", "first_leaf",
+    "MAX_RETRY_AFTER", "Category", "Rule", "Classification", "classify", "first_leaf",
     "iter_leaves", "base_names",
 ]  # fmt: skip
-
-RETRYABLE_CATEGORIES = frozenset({
-    Category.TIMEOUT, Category.NETWORK, Category.RATE_LIMIT, Category.SERVER_ERROR, Category.DEPENDENCY_UNAVAILABLE,
-    Category.UNKNOWN,
-})  # fmt: skip
-"""The categories that are retried unless a policy says otherwise."""
 
 MAX_RETRY_AFTER = 86_400.0
 """The longest wait in seconds that a `Retry-After` header can request. `RetryAfter` raised by a step has no limit."""

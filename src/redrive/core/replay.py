@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -50,7 +51,7 @@ REPLAYABLE_STATUSES = frozenset({RunStatus.DLQ_PENDING, RunStatus.FAILED, RunSta
 _ROLLBACK_STATUSES = frozenset({RunStatus.COMPENSATING, RunStatus.COMPENSATED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, which leave no room for the cached text
 class ReplayRequest:
     """A user's decision to replay. `input`, `patch`, `output` and `skip_steps` hold JSON values.
 
@@ -69,7 +70,6 @@ class ReplayRequest:
     new_operation: bool = False
     ask_again: bool = False
     undo: str | None = None
-    _encoded: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.mode is ReplayMode.FROM_STEP and self.from_step is None:
@@ -124,22 +124,21 @@ class ReplayRequest:
     @property
     def text(self) -> str:
         """The decision as JSON text, as it is stored."""
-        return self._encode()[0]
+        return self._encoded[0]
 
     @property
     def digest(self) -> str:
         """A hash that is equal for equal decisions."""
-        return self._encode()[1]
+        return self._encoded[1]
 
-    def _encode(self) -> list[str]:
-        """Return text and digest. Both are cached: a bulk replay uses one request for up to 100,000 letters."""
-        if not self._encoded:
-            data = self.to_json()
-            # Encoded in pieces, so that a thread that encodes a large request does not block the others.
-            text = "".join(json.JSONEncoder().iterencode(data))
-            ordered = "".join(json.JSONEncoder(sort_keys=True).iterencode(data))
-            self._encoded[:] = [text, hashlib.sha256(ordered.encode()).hexdigest()]
-        return self._encoded
+    @cached_property
+    def _encoded(self) -> tuple[str, str]:
+        """Text and digest. Both are cached: a bulk replay uses one request for up to 100,000 letters."""
+        data = self.to_json()
+        # Encoded in pieces, so that a thread that encodes a large request does not block the others.
+        text = "".join(json.JSONEncoder().iterencode(data))
+        ordered = "".join(json.JSONEncoder(sort_keys=True).iterencode(data))
+        return text, hashlib.sha256(ordered.encode()).hexdigest()
 
 
 class ReplayTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,7 +205,8 @@ def plan_replay(target: ReplayTarget, request: ReplayRequest) -> ReplayPlan:
                 raise InputError(Reason(ReasonCode.STEP_CALL_UNCERTAIN, step=cause.name, index=cause.index))
             again = (cause, *cancelled)
     if request.ask_again:
-        again = (*again, *(entry for entry in standing if entry not in again and find_answer(entry) is not None))
+        chosen = {entry.index for entry in again}
+        again = (*again, *(each for each in standing if each.index not in chosen and find_answer(each) is not None))
     for entry in cancelled:
         # The step may have happened, so it is executed again only if the user names it.
         if _is_at_most_once(entry) and entry.index != request.from_step and not _is_skipped(entry, request):
@@ -220,7 +220,7 @@ def plan_replay(target: ReplayTarget, request: ReplayRequest) -> ReplayPlan:
         if _is_skipped(entry, request) and entry.status is StepStatus.SUCCESS:
             raise InputError(Reason(ReasonCode.STEP_SUCCEEDED, step=entry.name, index=entry.index))
         # With another input the function may take another path from its start.
-        is_loose = request.edits or (cause is not None and _is_recorded_later(entry, cause))
+        is_loose = request.edits or (cause is not None and _may_depend_on(entry, cause))
         (loose if is_loose else kept).append(entry)
     return ReplayPlan(failed=failed, next_index=target.next_index, again=again, kept=tuple(kept), loose=tuple(loose))
 
@@ -341,14 +341,15 @@ def _find_entries_from_step(
     if index is None or index not in {entry.index for entry in standing}:
         known = ", ".join(f"{e.index} {e.name}" for e in standing if e.kind is EntryKind.STEP) or "none"
         raise InputError(Reason(ReasonCode.FROM_STEP_UNKNOWN, index=index, steps=known))
-    again = tuple(entry for entry in standing if entry.index >= index or entry in cancelled)
+    cut_off = {entry.index for entry in cancelled}
+    again = tuple(entry for entry in standing if entry.index >= index or entry.index in cut_off)
     for entry in again:
         if entry.index > index and _is_at_most_once(entry) and not _is_skipped(entry, request):
             raise InputError(Reason(ReasonCode.STEP_WOULD_REPEAT, step=entry.name, index=entry.index))
     return again
 
 
-def _is_recorded_later(entry: EntryRow, failed: EntryRow) -> bool:
+def _may_depend_on(entry: EntryRow, failed: EntryRow) -> bool:
     """Return True for the failed step, and for entries that may exist only because it failed."""
     if entry.done is None or failed.done is None:  # notes have no completion number
         return entry.index > failed.index

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from redrive.core.classify import RETRYABLE_CATEGORIES, Category
+from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.payload.plain import to_json_text
 from redrive.core.run_options import StepOptions
@@ -16,6 +16,12 @@ from redrive.policy import RetryPolicy, lists_error
 from redrive.reasons import Reason, ReasonCode
 from redrive.reasons.reason import CATEGORY_CODES
 from redrive.record_fields import as_dict
+
+RETRYABLE_CATEGORIES = frozenset({
+    Category.TIMEOUT, Category.NETWORK, Category.RATE_LIMIT, Category.SERVER_ERROR, Category.DEPENDENCY_UNAVAILABLE,
+    Category.UNKNOWN,
+})  # fmt: skip
+"""The categories that are retried unless a policy says otherwise."""
 
 _HUGE = 1e300  # above every cap, yet finite: infinity times a jitter of 0 is not a number
 
