@@ -25,11 +25,10 @@ from redrive.server.pages.causes import cause_routes
 from redrive.server.pages.error_pages import install_error_pages, install_missing_page
 from redrive.server.pages.events import event_routes
 from redrive.server.pages.forms import TenantEntryLog
-from redrive.server.pages.health import health_page_routes
 from redrive.server.pages.letters import letter_routes as letter_pages
 from redrive.server.pages.lists import list_routes
 from redrive.server.pages.operations import operations_routes
-from redrive.server.pages.overview import overview_routes
+from redrive.server.pages.overview import health_page_routes, overview_routes
 from redrive.server.pages.render import static_routes
 from redrive.server.pages.replay import replay_routes
 from redrive.server.pages.runs import run_routes as run_pages
