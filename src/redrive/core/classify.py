@@ -189,6 +189,14 @@ def _category_by_name(names: tuple[str, ...]) -> Category | None:
     return next((known[name] for name in names if name in known), None)
 
 
+def find_status_category(status: int | None) -> Category | None:
+    """Return the category of an HTTP status; None if it is not that of an error."""
+    if status is None or status < 400:
+        return None
+    default = Category.CLIENT_ERROR if status < 500 else Category.SERVER_ERROR
+    return known_errors.CATEGORY_BY_STATUS.get(status, default)
+
+
 def _category_by_code(error: BaseException, names: Sequence[str]) -> Category | None:
     """Return the category that a code of the exception determines, the most specific code first."""
     if issubclass(type(error), StepFailed | RunFailed):
@@ -198,10 +206,8 @@ def _category_by_code(error: BaseException, names: Sequence[str]) -> Category | 
     aws_code = _get_nested(_get_aws_response(error, names), "Error", "Code")
     if isinstance(aws_code, str) and aws_code in known_errors.CATEGORY_BY_AWS_CODE:
         return known_errors.CATEGORY_BY_AWS_CODE[aws_code]
-    status = _read_status_code(error)
-    if status is not None and status >= 400:
-        default = Category.CLIENT_ERROR if status < 500 else Category.SERVER_ERROR
-        return known_errors.CATEGORY_BY_STATUS.get(status, default)
+    if (found := find_status_category(_read_status_code(error))) is not None:
+        return found
     if (state := _read_sqlstate(error)) is not None:
         for size in (5, 4, 2):  # 57014 takes precedence over 57P0, and that over 57
             if state[:size] in known_errors.CATEGORY_BY_SQLSTATE:

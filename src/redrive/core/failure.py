@@ -24,7 +24,16 @@ from typing import Any
 import msgspec
 
 from redrive.core import known_errors
-from redrive.core.classify import MAX_RETRY_AFTER, Category, Rule, base_names, classify, first_leaf, iter_leaves
+from redrive.core.classify import (
+    MAX_RETRY_AFTER,
+    Category,
+    Rule,
+    base_names,
+    classify,
+    find_status_category,
+    first_leaf,
+    iter_leaves,
+)
 from redrive.core.idempotency import encode_key
 from redrive.core.redact import MASK, Redactor
 from redrive.core.secret_text import SEALED_TEXT, is_sealed, read_sealed_value, sealed_limit
@@ -416,9 +425,8 @@ class ReportedError(msgspec.Struct, frozen=True, kw_only=True):
     def _find_category(self, kind: str, status: int | None) -> Category:
         if self.category in set(Category):
             return Category(self.category)
-        if status is not None and status >= 400:
-            default = Category.CLIENT_ERROR if status < 500 else Category.SERVER_ERROR
-            return known_errors.CATEGORY_BY_STATUS.get(status, default)
+        if (known := find_status_category(status)) is not None:
+            return known
         for name in (self.code, kind, kind.rpartition(".")[2]):
             found = None if name is None else _find_named_category(name)
             if found is not None:

@@ -5,7 +5,7 @@ worker beside the store. Nothing but caches lives here, so any server may answer
 
     session     a worker that registered, bound to its token; the runs that it holds
     settle      decide on a batch, once: its receipt is part of the commit, and a repeat gets the recorded answer
-    polls       long polls that wait for work (`long_polls`)
+    polls       long polls that wait for work (`live_updates`)
 
 What a worker sends is checked in `worker_input`.
 """
@@ -33,7 +33,7 @@ from redrive.errors import InputError, NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 from redrive.remote import wire
-from redrive.server.long_polls import LongPolls
+from redrive.server.live_updates import LongPolls
 from redrive.server.problem_responses import ProblemError
 from redrive.server.worker_input import (
     check_count,

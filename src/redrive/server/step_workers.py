@@ -32,7 +32,7 @@ from redrive.store.step_tasks import TaskCase, TaskClaim, TaskHeartbeat, TaskSta
 
 if TYPE_CHECKING:
     from redrive.app.runtime import Runtime
-    from redrive.server.long_polls import LongPolls
+    from redrive.server.live_updates import LongPolls
     from redrive.server.remote_workers import WorkerSession
 
 LONGEST_POLL = 20.0
