@@ -275,6 +275,7 @@ async def test_a_replay_of_any_mode_keeps_the_steps_key_unless_it_is_a_new_opera
         await e.app.dlq.replay(run.letter.id, mode, by="ann", new_operation=True, **options)
         await e.finish_all()
         assert bank.keys[2:] == [flow_key("a:b", run.id, "/charge#0", 1)]
+        assert key not in bank.keys[2:]
 
 
 # -- concurrent starts ---------------------------------------------------------------------------------
