@@ -95,7 +95,7 @@ def show(key: str, tenant: str | None, target: Target, output: Output) -> None:
     ]
     last = {"failure": found.failed_at, "success": found.succeeded_at}
     times = [f"last {name} {at:%Y-%m-%d %H:%M:%S} UTC" for name, at in last.items() if at is not None]
-    lines.append(", ".join([f"In its window: {found.failures} failures, {found.successes} successes", *times]) + ".")
+    lines.append(", ".join([f"In its window: failures {found.failures}, successes {found.successes}", *times]) + ".")
     if found.until is not None:
         lines.append(f"It lets probes through at {found.until:%Y-%m-%d %H:%M:%S} UTC.")
     elif found.status == "OPEN":
