@@ -16,12 +16,12 @@ from redrive.core.audit import AuditEvent
 from redrive.core.journal import EntryRow, History, HistoryEntry, list_history_entries
 from redrive.core.replay import ReplayMode
 from redrive.core.roles import Permission
-from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
+from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, RunStatus
 from redrive.core.waits import MAX_EVENT_NUMBER, WaitMode
 from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.circuits import CircuitRecord, present_circuit
 from redrive.desk.events import EventRequest, EventSender
-from redrive.desk.models import Children, EventRecord, Run, SentEvent, StepRecord
+from redrive.desk.models import Children, DeadLetter, EventRecord, Run, SentEvent, StepRecord
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replays import Replay, Replayer, ReplayOptions, make_replay_order
@@ -113,6 +113,15 @@ async def load_failed_children(runs: Runs, waits: Iterable[StepRecord]) -> dict[
             if run.letter_id is not None and run.status in FINAL_RUN_STATUSES - ENDED_FOR_GOOD:
                 found[run_id] = run
     return found
+
+
+def find_start_of_lost_child(failed: Run | DeadLetter) -> StepRecord | None:
+    """Return the call that started the child of a failed wait, if that child is over and cannot be replayed."""
+    lost = failed.reason_params.get("status") in (RunStatus.CANCELLED, RunStatus.COMPENSATED)
+    if failed.reason_code != ReasonCode.CHILD_FAILED or not lost:
+        return None
+    starts = (step for step in failed.steps if step.kind is EntryKind.START and not step.superseded)
+    return next((step for step in starts if step.output == failed.reason_params["run"]), None)
 
 
 MAX_HISTORIES = 100

@@ -275,3 +275,26 @@ async def test_relatives_of_a_run_are_shown_over_http_on_its_page_and_as_a_tree(
     await app.dlq.resolve(letter, by="ann")
     with pytest.raises(RunFailed):
         await parent.result(timeout="30s")
+
+
+async def test_the_command_line_starts_a_new_child_in_the_place_of_one_that_was_cancelled(
+    each_site: World, app: Redrive
+) -> None:
+    parent = await waiting(app, "family")
+    (child,) = (await app.runs.list(redrive.RunFilter(parent=parent.id))).items
+    await app.runs.cancel(child.id, by="ann")
+    while await parent.status() is not RunStatus.DLQ_PENDING:  # noqa: ASYNC110 - a real worker
+        await asyncio.sleep(0.01)
+    env = {"REDRIVE_URL": each_site.address, "REDRIVE_TOKEN": each_site.tokens["acme", "ADMIN"]}
+    (failed,) = [step for step in (await parent.describe()).steps if step.name == "redrive.start anything"]
+    command = ["dlq", "replay", f"dl-{parent.id}", "--from-step", str(failed.index), "--new-operation"]
+    for look in (["runs", "why", parent.id], ["dlq", "show", f"dl-{parent.id}"]):
+        shown = (await aside(CliRunner().invoke, main, look, env=env)).stdout
+        assert f"redrive {' '.join(command)}" in " ".join(shown.split())
+        assert f"redrive dlq replay dl-{parent.id}\n" not in shown, "it would be refused"
+    replayed = await aside(CliRunner().invoke, main, [*command, "--yes"], env=env)
+    assert replayed.exit_code == 0, replayed.output
+    while len(found := (await app.runs.list(redrive.RunFilter(parent=parent.id))).items) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await app.runs.send(found[0].id, "go", 7)
+    assert await parent.result(timeout="30s") == 7

@@ -26,6 +26,7 @@ from redrive.core.failure_reason import FIXABLE_BY_EDIT, LetterCode
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import CLOSED_LETTER_STATUSES, EXECUTED_KINDS, LetterStatus, StepStatus
 from redrive.desk.models import AuditRecord, DeadLetter, LetterOutcome, Run, StepRecord, find_letter_outcome
+from redrive.desk.runs import find_start_of_lost_child
 from redrive.policy import RetryPolicy
 
 _CODE_TEXTS = {
@@ -251,13 +252,18 @@ def _list_next_commands(letter: DeadLetter) -> list[tuple[str, tuple[str, ...]]]
             ("mark as done", ("saga", "done", run, "STEP")),
             resolve,
         ]
-    replays = [("run it again", ("dlq", "replay", id)), ("correct it", ("dlq", "edit", id))]
+    again: tuple[str, ...] = ("dlq", "replay", id)
+    if (start := find_start_of_lost_child(letter)) is not None:
+        again = (*again, "--from-step", str(start.index), "--new-operation")
+        replays = [("start a new child", again)]
+    else:
+        replays = [("run it again", again), ("correct it", ("dlq", "edit", id))]
     if letter.code in FIXABLE_BY_EDIT:
         replays.reverse()
     complete = ("enter result", ("dlq", "complete", id, "--output", "JSON"))
     return [
         *replays,
-        ("preview", ("dlq", "replay", id, "--dry-run")),
+        ("preview", (*again, "--dry-run")),
         *([complete] if letter.step or _find_interrupted_steps(letter) else []),
         ("assign to me", ("dlq", "assign", id)),
         ("comment", ("dlq", "comment", id, "TEXT")),

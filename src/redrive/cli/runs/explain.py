@@ -14,7 +14,7 @@ from redrive.core.questions import task_id
 from redrive.core.saga import CHILD_UNDO, undone_step_name
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.desk.models import EventRecord, Run, StepRecord
-from redrive.desk.runs import RemoteStep, RunContext, get_awaited_run
+from redrive.desk.runs import RemoteStep, RunContext, find_start_of_lost_child, get_awaited_run
 from redrive.duration import format_duration
 
 _UNFINISHED_STATUSES = frozenset({StepStatus.PENDING, StepStatus.RUNNING, StepStatus.RETRYING})
@@ -225,6 +225,9 @@ def _explain_failed(run: Run) -> list[str]:
         sentences.append(f"Its dead letter has the details: {hint('dlq', 'show', run.letter_id)}")
     is_open = run.letter_id and run.status is not RunStatus.FAILED
     again = hint("dlq", "replay", run.letter_id or "") if is_open else hint("runs", "retry", run.id)
+    if is_open and run.letter_id and (start := find_start_of_lost_child(run)) is not None:
+        again = hint("dlq", "replay", run.letter_id, "--from-step", str(start.index), "--new-operation")
+        return [*sentences, f"That run cannot be replayed. To start a new one in its place: {again}"]
     return [*sentences, f"When the cause is fixed, run it again: {again}"]
 
 
