@@ -398,11 +398,18 @@ async def self_answered(value: str) -> str:
         ({"options": ["a"], "to": "bob"}, "mail address"),
         ({"options": ["a"], "escalate": {"2d": "OWNER"}, "timeout": "1d"}, "not before the time limit"),
         ({"options": ["a"], "escalate": "1d"}, "from a time"),
+        ({"options": ["a"], "show": ["order"]}, "show must be an object"),
+        ({"options": ["a"], "apart_from": 5}, "apart_from must be a text"),
+        ({"options": ["a"], "apart_from": ["ann", b"bob"]}, "apart_from must be a text"),
+        ({"options": ["a"], "notify": 5}, "notify must be a text"),
+        ({"options": ["a"], "notify": "a\0"}, "notify contains a NUL"),
+        ({"options": ["a"], "question": ""}, "question must be a text of 1 to 10,000 characters, not ''"),
+        ({"options": ["a"], "question": "\ud800"}, "half a character"),
     ],
 )
 def test_a_question_without_a_possible_answer_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        redrive.ask("Which?", **options)
+        redrive.ask(**{"question": "Which?", **options})
 
 
 def test_a_question_needs_a_run() -> None:

@@ -163,11 +163,11 @@ def check_tenant_name(name: str) -> str:
     return name
 
 
-def check_name(what: str, value: Any, default: str) -> str:
+def check_name(what: str, value: Any, default: str, longest: int = _NAME_LIMIT) -> str:
     """Return a name that a caller gives; raise InputError if it is empty, too long or not storable."""
     value = default if value is None else value
-    if not isinstance(value, str) or not value or len(value) > _NAME_LIMIT:
-        raise InputError(Reason(ReasonCode.LONG_TEXT_NEEDED, field=what, longest=_NAME_LIMIT, given=quote(value)))
+    if not isinstance(value, str) or not value or len(value) > longest:
+        raise InputError(Reason(ReasonCode.LONG_TEXT_NEEDED, field=what, longest=longest, given=quote(value)))
     if "\x00" in value or (not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)):
         raise InputError(Reason(ReasonCode.TEXT_UNSTORABLE, field=what))
     return value

@@ -176,12 +176,6 @@ def read_options(options: Any) -> dict[str, Any]:
     return {"enum": texts}
 
 
-def read_apart_from(given: Any) -> tuple[str, ...]:
-    """Return the names of callers who may not answer; None stands for no name."""
-    names = [given] if given is None or isinstance(given, str) else list(given)
-    return tuple(dict.fromkeys(str(name).lower() for name in names if name))
-
-
 def encode_answer(value: str, by: str, at: int, note: str | None) -> str:
     """Return an answer as the journal records it. `value` is JSON text."""
     return f'{json.dumps({"by": by, "at": at, "note": note})[:-1]}, "value": {value}}}'

@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from redrive.clock import MICROS, SystemClock
+from redrive.core.new_run import check_name
 from redrive.core.payload import check_size, encode_any, signature_of_type
-from redrive.core.questions import MAX_TEXT, Audience, Question, read_apart_from, read_options, read_plan
+from redrive.core.questions import MAX_TEXT, Audience, Question, read_options, read_plan
 from redrive.core.waits import MAX_UNREAD, Wait, WaitMode, check_event_declared, check_event_name
 from redrive.duration import Duration, parse_duration, to_datetime
 from redrive.errors import InputError, MisusedStep
@@ -161,19 +162,18 @@ def ask(
     seconds = None if timeout is None else parse_duration(timeout, "timeout")
     if (options is None) == (form is None):
         raise InputError(Reason(ReasonCode.QUESTION_FORM_NEEDED))
-    if not isinstance(question, str) or not 0 < len(question) <= MAX_TEXT:
-        given = f"{len(question):,}" if isinstance(question, str) else quote(question)
-        raise InputError(Reason(ReasonCode.LONG_TEXT_NEEDED, field="question", longest=MAX_TEXT, given=given))
+    if show is not None and not isinstance(show, Mapping):
+        raise InputError(Reason(ReasonCode.OBJECT_NEEDED, field="show", given=quote(show)))
     signature = None if form is None else signature_of_type(form, "answer")
     schema = read_options(options) if signature is None else json.loads(signature.get_schema_texts()[1])
     asked = Question(
-        text=question,
+        text=check_name("question", question, "", MAX_TEXT),
         schema=json.dumps(schema),
         audience=Audience.read(to),
         shown=None if show is None else encode_any(dict(show)),
-        apart_from=read_apart_from(apart_from),
+        apart_from=_read_apart_from(apart_from),
         plan=read_plan(escalate, seconds),
-        notify=None if notify is None else notify.removeprefix("#"),
+        notify=None if notify is None else check_name("notify", notify, "").removeprefix("#"),
     )
     branch = _current_branch("redrive.ask")
     if branch is None:
@@ -188,6 +188,12 @@ def ask(
     waiting: Any = execution.calls.waits.wait(branch, request)
     answered: Awaitable[Answer] = execution.call_from_thread(waiting) if branch.threaded else waiting
     return answered
+
+
+def _read_apart_from(given: Any) -> tuple[str, ...]:
+    """Return the names of callers who may not answer; None stands for no name."""
+    names = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    return tuple(dict.fromkeys(check_name("apart_from", name, "").lower() for name in names if name))
 
 
 def _check_event_names(*names: Any) -> tuple[str, ...]:
