@@ -20,7 +20,7 @@ from bench.ours.latency import first_step, idle
 from bench.ours.letters import letters
 from bench.ours.memory import memory
 from bench.ours.outbox import outbox, relay, webhook
-from bench.ours.remote import remote
+from bench.ours.remote import remote, remote_many
 from bench.ours.replays import replays
 from bench.ours.retries import retries
 from bench.ours.sagas import sagas
@@ -62,6 +62,7 @@ MEASURES = {
     "batches": batches,
     "bullmq": bullmq,
     "remote": remote,
+    "remote-many": remote_many,
     "tasks": tasks,
     "streams": streams,
     "lists": lists,

@@ -24,7 +24,7 @@ from redrive.server.auth.admin import AccountAdmin, make_operator
 from redrive.server.process import raise_open_file_limit
 from redrive.store.accounts import NewToken
 
-__all__ = ["batches", "lists", "streams"]
+__all__ = ["batches", "lists", "read_memory", "streams"]
 
 BATCH = 500
 LOOKS = 200
@@ -195,7 +195,7 @@ async def streams(job: Job) -> dict[str, float]:
     raise_open_file_limit()
     async with served(job.url) as there:
         (await there.client.get("/runs")).raise_for_status()
-        before = _memory(there.process.pid)
+        before = read_memory(there.process.pid)
         heard = [asyncio.Event() for _ in range(job.size)]
         async with asyncio.TaskGroup() as group:
             holders = [await _holder(there.client) for _ in range(0, job.size, EACH)]
@@ -205,7 +205,7 @@ async def streams(job: Job) -> dict[str, float]:
             ]
             for event in heard:
                 await event.wait()
-            held = _memory(there.process.pid)
+            held = read_memory(there.process.pid)
             for task in tasks:
                 task.cancel()
     return {"alone": before, "streaming": held}
@@ -223,6 +223,7 @@ async def _listen(client: httpx2.AsyncClient, holder: dict[str, str], heard: asy
             heard.set()
 
 
-def _memory(pid: int) -> float:
+def read_memory(pid: int) -> float:
+    """Return the resident memory of a process in megabytes."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024

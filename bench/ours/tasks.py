@@ -48,13 +48,13 @@ async def tasks(job: Job) -> dict[str, float]:
             late.append(time.perf_counter() - begun)
         return number
 
-    async with served(job.url) as (address, token), app:
+    async with served(job.url) as there, app:
         here = Path(__file__).parent
         for name, command in (
             ("python", [sys.executable, "-m", "bench.ours.tasks"]),
             ("node", [str(binary()), str(here / "task_worker.mjs")]),
         ):
-            with _running([*command, address, token]):
+            with _running([*command, there.address, there.tokens[0]]):
                 await _drain(five, WARM_UP)
                 rounds = []
                 for _ in range(max(1, job.size // UNDER_WAY)):

@@ -72,6 +72,15 @@ class Witness:
         )
         return int(run), int(last)
 
+    async def transactions(self) -> int | None:
+        """Return the number of transactions that the database has ended; None on SQLite, which does not count them."""
+        if self._url.startswith("sqlite:///"):
+            return None
+        [(number,)] = await self._ask(
+            "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+        )
+        return int(number)
+
     async def busy(self) -> bool:
         """True while a run has not ended."""
         [(left,)] = await self._ask(

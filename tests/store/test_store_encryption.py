@@ -324,7 +324,7 @@ async def live(kit: Kit) -> Any:
     (claimed,) = (await kit.store.claim_deliveries("s", limit=1, lease=DAY)).items
     await kit.store.record_deliveries("s", [mark(claimed, DEAD, error=text)])
     line = kit.store.lease_connection()
-    line.beat(worker, {(run.id, 0): text})
+    line.beat({worker: {(run.id, 0): text}})
     line.close()
     end = ends_in_letter(run, reason=f"it said {SECRET}", failure=text, payload_hash=payload_hash(f'"{SECRET}"'))
     change = replace(end.change, failure=text, output=text)

@@ -45,7 +45,7 @@ async def test_without_a_plan_the_store_works_normally(kit: Kit) -> None:
     assert await count(store) == 1
     assert store.now() == kit.clock.now()
     line = store.lease_connection()
-    assert line.beat(worker, {}).alive
+    assert line.beat({worker: {}})[worker].alive
     line.close()
     assert store.calls == ["start", "runs", "lease.beat"]
 
@@ -180,7 +180,7 @@ async def test_after_a_crash_every_call_fails(kit: Kit, fault: Fault, rows: int)
         with pytest.raises(Killed):
             await store.start([kit.new()])
     with pytest.raises(Killed):
-        line.beat(worker, {})
+        line.beat({worker: {}})
     assert store.dead
     assert store.calls == ["start"]
     assert await count(kit.store) == rows
@@ -242,6 +242,6 @@ async def test_a_heartbeat_can_fail(kit: Kit) -> None:
     store = inject_faults(kit.store, either(nth(1, FAIL), nth(2, delay(0.0))))
     line = store.lease_connection()
     with pytest.raises(StoreUnavailable):
-        line.beat(worker, {})
-    assert line.beat(worker, {}).alive
+        line.beat({worker: {}})
+    assert line.beat({worker: {}})[worker].alive
     line.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from redrive.errors import DataRefused, StoreError, StoreUnavailable
 from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.port import LeaseConnection, Store
 from redrive.store.store import repeat_until_answered
-from redrive.store.workers import HeartbeatReply
+from redrive.store.workers import Beats, HeartbeatReply
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, inject_faults
 
 
@@ -190,10 +190,10 @@ class _SilentLine:
         self._inner = inner
         self._silent = silent
 
-    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
+    def beat(self, beats: Beats) -> dict[int, HeartbeatReply]:
         if self._silent():
             raise StoreUnavailable("no beat gets through, on purpose")
-        return self._inner.beat(worker, heartbeats)
+        return self._inner.beat(beats)
 
     def close(self) -> None:
         self._inner.close()

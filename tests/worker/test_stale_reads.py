@@ -297,7 +297,7 @@ def _beat(worker: Any) -> Any:
     """Send a heartbeat, as the lease's thread does every second."""
     line = worker.backend.lease_connection()
     try:
-        return line.beat(worker.id, worker.report.collect())
+        return line.beat({worker.id: worker.report.collect()})[worker.id]
     finally:
         line.close()
 

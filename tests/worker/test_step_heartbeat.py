@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from redrive.clock import SystemClock
 from redrive.errors import StoreUnavailable
-from redrive.store.workers import HeartbeatReply
+from redrive.store.workers import Beats, HeartbeatReply
 from redrive.worker.lease import Lease
 
 
@@ -17,12 +15,13 @@ class Line:
         self.sent: list[dict[tuple[int, int], str | None]] = []
         self.fails = True
 
-    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
+    def beat(self, beats: Beats) -> dict[int, HeartbeatReply]:
         if self.fails:
             self.fails = False
             raise StoreUnavailable("not now")
+        ((worker, heartbeats),) = beats.items()
         self.sent.append(dict(heartbeats))
-        return HeartbeatReply(alive=True, held=frozenset(), now=0)
+        return {worker: HeartbeatReply(alive=True, held=frozenset(), now=0)}
 
     def close(self) -> None: ...
 

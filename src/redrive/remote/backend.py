@@ -50,7 +50,7 @@ from redrive.store.port import LeaseConnection, Transaction
 from redrive.store.questions import AskedQuestion
 from redrive.store.runs import AttemptRow, StartResult
 from redrive.store.store import repeat_until_answered
-from redrive.store.workers import Catalogue, HeartbeatReply, NewWorker
+from redrive.store.workers import Beats, Catalogue, HeartbeatReply, NewWorker
 from redrive.worker.backend import RollbackCause
 from redrive.worker.committer import MAX_BATCH
 
@@ -409,8 +409,11 @@ class RemoteLease:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
 
-    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
+    def beat(self, beats: Beats) -> dict[int, HeartbeatReply]:
         """Renew the lease; a server that does not know the worker any more has declared it dead."""
+        return {worker: self._beat(worker, heartbeats) for worker, heartbeats in beats.items()}
+
+    def _beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
         if self._backend.is_stale:
             return HeartbeatReply(alive=False, held=frozenset(), now=self._time.now())
         steps = tuple(

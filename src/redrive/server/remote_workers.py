@@ -5,7 +5,7 @@ worker beside the store. Nothing but caches lives here, so any server may answer
 
     session     a worker that registered, bound to its token; the runs that it holds
     settle      decide on a batch, once: its receipt is part of the commit, and a repeat gets the recorded answer
-    polls       long polls that wait for work (`live_updates`)
+    polls       long polls that wait for work (`live_updates`); `heartbeats` renews the leases of all workers
 
 What a worker sends is checked in `worker_input`.
 """
@@ -17,7 +17,6 @@ import json
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -33,6 +32,7 @@ from redrive.errors import InputError, NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 from redrive.remote import wire
+from redrive.server.heartbeats import Heartbeats
 from redrive.server.live_updates import LongPolls
 from redrive.server.problem_responses import ProblemError
 from redrive.server.worker_input import (
@@ -54,7 +54,7 @@ from redrive.store.circuits import CircuitRow, Permit, PermitRequest
 from redrive.store.claims import ClaimedRun, ClaimRequest
 from redrive.store.encryption.codec import UnreadableJournal
 from redrive.store.encryption.keyring import KEYS_VARIABLE, Unreadable
-from redrive.store.port import DeskStore, LeaseConnection, Store
+from redrive.store.port import DeskStore, Store
 from redrive.store.runs import StartResult
 from redrive.store.workers import NewWorker, Receipt, RemoteWorkerRow, StaleBatch
 from redrive.worker.backend import RollbackCause, read_rollback_cause
@@ -78,9 +78,7 @@ LONGEST_POLL = 20.0
 # A shorter lease would expire between two heartbeats; a longer one would delay the recovery of the worker's runs.
 _SHORTEST_LEASE, _LONGEST_LEASE = 2 * MICROS, 300 * MICROS
 _MAX_SESSIONS = 10_000  # a session that was removed is read from the store again
-_BEATS_PER_SECOND = 50  # each is a commit; with more workers than that, each sends fewer
-_BEATING_COUNTED_EVERY = 10.0  # seconds
-_COUNT_LIFETIME = 1.0  # seconds for which the number of held runs of a token is trusted
+_COUNT_LIFETIME = 1.0  # seconds for which the number of held runs of a token is trusted while it gets runs
 
 
 class WorkerSession:
@@ -108,11 +106,7 @@ class RemoteWorkers:
         self.limits = replace(LIMITS, payload=max_payload)
         self._sessions: OrderedDict[int, WorkerSession] = OrderedDict()
         self._held_counts: dict[str, tuple[float, int]] = {}  # by token: when the held runs were counted, their number
-        self._beating: dict[int, float] = {}  # when each worker sent its last heartbeat here
-        self._beating_counted_at = 0.0
-        self._lease: LeaseConnection | None = None
-        # One thread: the connection for heartbeats belongs to the thread that uses it.
-        self._lease_thread = ThreadPoolExecutor(1, thread_name_prefix="redrive-remote-lease")
+        self._heartbeats = Heartbeats(lambda: self._store, clock)
         self.polls = LongPolls(lambda: self._store.changed(), clock)
 
     @property
@@ -127,10 +121,7 @@ class RemoteWorkers:
     def close(self) -> None:
         """End all long polls, and close the connection for heartbeats."""
         self.polls.close()
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            self._lease_thread.submit(lease.close)
-        self._lease_thread.shutdown(wait=False)
+        self._heartbeats.close()
 
     # -- registration ---------------------------------------------------------------------------------
 
@@ -222,7 +213,8 @@ class RemoteWorkers:
         """Give the worker due runs that its token reaches."""
         row = session.row
         workflows = tuple(name for name in row.workflows if principal.workflows is None or name in principal.workflows)
-        free = await self._count_free(row.token)
+        # The last count may be old: only workers that get runs make it wrong, and idle ones should cost no query.
+        free = self._known_free(row.token) or await self._count_free(row.token)
         if free <= 0:
             reason = Reason(ReasonCode.TOO_MANY_RUNS, most=MAX_HELD_RUNS)
             raise ProblemError(429, reason, headers={"Retry-After": "1"})
@@ -243,7 +235,8 @@ class RemoteWorkers:
         runs = [run for run in claimed if await self._can_send(session, run, sealed=call.keys)]
         for run in runs:
             self._remember(session, run)
-        self._add_held(row.token, len(claims.runs))
+        if claims.runs:
+            self._add_held(row.token, len(claims.runs))
         if len(claims.runs) >= capacity:
             self.polls.notify_one(session.kind)  # there may be more than this worker could take
         runs, unfinished = _cut_journals(runs, call.max_bytes)
@@ -251,21 +244,27 @@ class RemoteWorkers:
             runs=runs, now=claims.now, next_in=claims.next_in, after=claims.after, unfinished=unfinished
         )
 
+    def _known_free(self, token: str) -> int:
+        """Return how many more runs the workers of a token may hold, as far as that is known; 0 if it is not."""
+        return max(0, MAX_HELD_RUNS - self._held_counts.get(token, (0.0, MAX_HELD_RUNS))[1])
+
     async def _count_free(self, token: str) -> int:
         """Return how many more runs the workers of a token may hold."""
-        now = self._clock.monotonic()
         at, count = self._held_counts.get(token, (-math.inf, 0))
-        if now - at > _COUNT_LIFETIME:
-            at, count = now, await self._store.count_held(token)
-            self._held_counts = {
-                name: known for name, known in self._held_counts.items() if now - known[0] <= _COUNT_LIFETIME
-            }
+        if self._clock.monotonic() - at > _COUNT_LIFETIME:
+            if len(self._held_counts) >= _MAX_SESSIONS:
+                self._held_counts.clear()
+            at, count = self._clock.monotonic(), await self._store.count_held(token)
             self._held_counts[token] = (at, count)
         return MAX_HELD_RUNS - count
 
     def _add_held(self, token: str, runs: int) -> None:
-        if (known := self._held_counts.get(token)) is not None:
-            self._held_counts[token] = (known[0], known[1] + runs)
+        """Count runs that a worker got. If the last count is old, the next claim counts anew."""
+        at, count = self._held_counts.get(token, (-math.inf, 0))
+        if self._clock.monotonic() - at <= _COUNT_LIFETIME:
+            self._held_counts[token] = (at, count + runs)
+        else:
+            self._held_counts.pop(token, None)
 
     async def _can_send(self, session: WorkerSession, run: ClaimedRun, *, sealed: bool) -> bool:
         """Return True if a run can be sent. One that cannot be read becomes a dead letter, as on a local worker.
@@ -401,29 +400,12 @@ class RemoteWorkers:
         """Renew the worker's lease, and record the heartbeats of its steps."""
         check_count("steps", call.steps)
         for each in call.steps:
-            check_fields({"index": each.index, "details": each.details}, self.limits.payload)
-
-        every = self._space_heartbeats(session)
-
-        def renew() -> wire.BeatReply:
-            if self._lease is None:
-                self._lease = self._store.lease_connection()
-            reply = self._lease.beat(session.row.worker, {(each.run, each.index): each.details for each in call.steps})
-            return wire.BeatReply(
-                alive=reply.alive, held=sorted(reply.held), now=reply.now, drain=reply.drain, every=every
-            )
-
-        return await asyncio.get_running_loop().run_in_executor(self._lease_thread, renew)
-
-    def _space_heartbeats(self, session: WorkerSession) -> int:
-        """Return the microseconds until the next heartbeat of a worker: more if very many workers send some here."""
-        now = self._clock.monotonic()
-        if now - self._beating_counted_at > _BEATING_COUNTED_EVERY:
-            self._beating = {id: at for id, at in self._beating.items() if now - at < _LONGEST_LEASE / MICROS}
-            self._beating_counted_at = now
-        self._beating[session.row.worker] = now
-        spaced = len(self._beating) * MICROS // _BEATS_PER_SECOND
-        return min(max(spaced, MICROS), session.row.lease // 6)
+            check_fields({"index": each.index, "data": each.details}, self.limits.payload)
+        row = session.row
+        steps = {(each.run, each.index): each.details for each in call.steps}
+        reply = await self._heartbeats.renew(row.worker, row.lease, steps)
+        every = self._heartbeats.space(row.lease)
+        return wire.BeatReply(alive=reply.alive, held=sorted(reply.held), now=reply.now, drain=reply.drain, every=every)
 
     async def read_history(self, session: WorkerSession, run: int, after: int = 0, max_bytes: int = 0) -> wire.History:
         """Return the record of a run that the worker holds: with `after`, only the entries behind so many."""

@@ -13,7 +13,7 @@ Errors: after `StoreUnavailable` the caller repeats the call; `DataRefused` mean
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from redrive.core.outbox import SinkLease
@@ -36,14 +36,14 @@ from redrive.store.runs import RunDesk, StartResult
 from redrive.store.settings import SavedViewStore, ScheduleStore, SettingsDesk, SettingsStore
 from redrive.store.stats import StatsDesk, StatsStore
 from redrive.store.step_tasks import TaskDesk, TaskStore
-from redrive.store.workers import CatalogueDesk, HeartbeatReply, Receipt, WorkerStore
+from redrive.store.workers import Beats, CatalogueDesk, HeartbeatReply, Receipt, WorkerStore
 
 
 class LeaseConnection(Protocol):
-    """A worker's connection for heartbeats, used from the lease's thread only."""
+    """A connection for the heartbeats of workers, used from one thread only."""
 
-    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
-        """Renew the lease; record the heartbeats of steps, keyed by (run, entry index)."""
+    def beat(self, beats: Beats) -> dict[int, HeartbeatReply]:
+        """Renew the leases of these workers, and record the heartbeats of their steps."""
 
     def record(self, worker: int, marks: Sequence[Transition]) -> None:
         """Record that attempts began, for a worker whose event loop is blocked. Fences are checked as usual."""

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -249,6 +249,10 @@ class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
     now: int
     drain: bool = False
     every: int = 0
+
+
+Beats: TypeAlias = "Mapping[int, Mapping[tuple[int, int], str | None]]"
+"""Heartbeats by the id of the worker: the details of its steps, by run and index of the entry."""
 
 
 class HeldCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from inspect import iscoroutinefunction
@@ -26,7 +26,7 @@ from redrive.store.accounts import AccountStore
 from redrive.store.notifications import NotificationStore
 from redrive.store.port import LeaseConnection, Store, Transaction
 from redrive.store.settings import SavedViewStore, ScheduleStore
-from redrive.store.workers import HeartbeatReply
+from redrive.store.workers import Beats, HeartbeatReply
 
 Result = TypeVar("Result")
 
@@ -234,8 +234,8 @@ class _FaultyLease:
         self._inner = inner
         self._gate = gate
 
-    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
-        return self._gate.call_sync("lease.beat", lambda: self._inner.beat(worker, heartbeats))
+    def beat(self, beats: Beats) -> dict[int, HeartbeatReply]:
+        return self._gate.call_sync("lease.beat", lambda: self._inner.beat(beats))
 
     def record(self, worker: int, marks: Sequence[Transition]) -> None:
         self._gate.call_sync("lease.record", lambda: self._inner.record(worker, marks))

@@ -92,7 +92,7 @@ class Lease:
         asked_at = self._clock.monotonic()
         try:
             self._unsent.update(self._heartbeats())
-            beat = self._connection.beat(self._worker, self._unsent)
+            beat = self._connection.beat({self._worker: self._unsent})[self._worker]
             self._unsent = {}
         except Exception as error:  # of any kind: to stop renewing would lose all runs
             log.warning("the lease could not be renewed, trying again: %s", error)

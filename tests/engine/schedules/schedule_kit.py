@@ -41,7 +41,7 @@ class Node:
         """Extend the lease of the node."""
         line = self.store.lease_connection()
         try:
-            line.beat(self.worker, {})
+            line.beat({self.worker: {}})
         finally:
             line.close()
 

@@ -23,7 +23,7 @@ async def beat(store: Store, worker: int, signs: dict | None = None):
     """Send one heartbeat from a thread, as a worker does."""
     line = store.lease_connection()
     try:
-        return await asyncio.to_thread(line.beat, worker, signs or {})
+        return (await asyncio.to_thread(line.beat, {worker: signs or {}}))[worker]
     finally:
         line.close()
 
@@ -37,6 +37,32 @@ async def test_workers_are_listed_newest_first(kit: Kit) -> None:
     assert (rows[1].workflows, rows[1].version, rows[1].state) == (("a", "b"), "v1", "LIVE")
     assert (rows[0].started_at, rows[0].beat_at) == (kit.clock.now(), kit.clock.now())
     assert rows[0].lease_until == kit.clock.now() + LEASE
+
+
+async def test_leases_of_many_workers_are_renewed_at_once(kit: Kit) -> None:
+    holders = [await kit.worker("w", lease=(number + 1) * LEASE) for number in range(3)]
+    ended = await kit.worker()
+    await kit.store.retire(ended)
+    held = []
+    for worker in holders[:2]:
+        await kit.store.start([kit.new()])
+        claim = ClaimRequest(worker=worker, workflows=("w",), capacity=1, suspect=True)
+        held.append((await kit.store.claim(claim)).runs[0])
+        await kit.store.apply([writes(held[-1], entry(0, StepStatus.RUNNING, limit_in=SECOND))], worker=worker)
+    kit.clock.move(SECOND)
+    line = kit.store.lease_connection()
+    beats: dict[int, dict[tuple[int, int], str | None]] = {worker: {} for worker in (*holders, ended)}
+    beats[holders[0]] = {(held[0].id, 0): '"mine"', (held[1].id, 0): '"of another worker"'}
+    beats[ended] = {(held[1].id, 0): '"of a worker that ended"'}
+    replies = await asyncio.to_thread(line.beat, beats)
+    line.close()
+    assert {worker: (reply.alive, sorted(reply.held)) for worker, reply in replies.items()} == {
+        holders[0]: (True, [held[0].id]), holders[1]: (True, [held[1].id]), holders[2]: (True, []), ended: (False, []),
+    }  # fmt: skip
+    until = {row.id: row.lease_until for row in await kit.store.workers()}
+    assert [until[worker] for worker in holders] == [kit.clock.now() + (number + 1) * LEASE for number in range(3)]
+    assert until[ended] == kit.clock.now() - SECOND + LEASE
+    assert [(await kit.store.journal(run.id))[0].heartbeat for run in held] == ['"mine"', None]
 
 
 async def test_a_crash_differs_from_a_stop_and_is_reported_for_an_hour(kit: Kit) -> None:

@@ -161,7 +161,7 @@ async def test_a_heartbeat_succeeds_while_the_worker_writes(bench: Bench) -> Non
     async with bench.line() as line, line.transaction():
         await applying.apply(line, bench.time, [writes(run, entry(0, RUNNING))], worker)
         bench.clock.move(SECOND)
-        answer = await asyncio.to_thread(beating.beat, worker, {})
+        answer = (await asyncio.to_thread(beating.beat, {worker: {}}))[worker]
     await asyncio.to_thread(beating.close)
     assert (answer.alive, answer.now) == (True, bench.clock.now())
     assert [row.beat_at for row in await bench.store.workers()] == [bench.clock.now()]
@@ -245,6 +245,7 @@ async def test_concurrent_workers_reapers_heartbeats_and_purges_do_not_deadlock(
     before = await deadlocks(bench)
     await bench.kit.start(120)
     rounds = 25
+    beats: dict[int, dict[tuple[int, int], str | None]] = {}  # each call renews the leases of all three workers
 
     async def work(store) -> None:
         kit = bench.kit
@@ -256,11 +257,11 @@ async def test_concurrent_workers_reapers_heartbeats_and_purges_do_not_deadlock(
             claim = await type(kit).claim(type(kit)(store, bench.clock, kit.beside, True), worker, capacity=12)
             runs = rng.sample(claim.runs, len(claim.runs))
             marks = [writes(run, entry(n % 3, RUNNING, limit_in=1)) for run in runs]
-            beats = {(run.id, n % 3): None for run in runs}
+            beats[worker] = {(run.id, n % 3): None for run in runs}
             ends = [writes(run, entry(n % 3, output="o"), attempts=(failed_try(n % 3),)) for run in runs]
             await asyncio.gather(
                 store.apply(marks, worker=worker),
-                asyncio.to_thread(line.beat, worker, beats),
+                asyncio.to_thread(line.beat, dict(rng.sample(list(beats.items()), len(beats)))),
                 store.apply(list(reversed(ends)), worker=worker),
             )
             back = [becomes(run, RunStatus.PENDING, wake_in=0, take=True) for run in reversed(runs)]

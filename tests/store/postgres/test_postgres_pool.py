@@ -90,10 +90,10 @@ async def test_every_kind_of_call_recovers(bench: Bench, call: str) -> None:
 async def test_the_heartbeat_reconnects_without_help(bench: Bench) -> None:
     worker = await bench.kit.worker()
     line = bench.store.lease_connection()
-    assert (await asyncio.to_thread(line.beat, worker, {})).alive
+    assert (await asyncio.to_thread(line.beat, {worker: {}}))[worker].alive
     await end_all(bench)
     bench.clock.move(SECOND)
-    assert (await repeated(lambda: asyncio.to_thread(line.beat, worker, {}))).alive
+    assert (await repeated(lambda: asyncio.to_thread(line.beat, {worker: {}})))[worker].alive
     await asyncio.to_thread(line.close)
     (row,) = await bench.store.workers()
     assert row.beat_at == bench.clock.now()
@@ -102,7 +102,7 @@ async def test_the_heartbeat_reconnects_without_help(bench: Bench) -> None:
 async def test_a_lease_can_be_used_on_the_event_loop_s_thread_and_closed_twice(bench: Bench) -> None:
     worker = await bench.kit.worker()
     line = bench.store.lease_connection()
-    assert line.beat(worker, {}).alive
+    assert line.beat({worker: {}})[worker].alive
     line.close()
     line.close()
     bench.store.lease_connection().close()  # never used
@@ -133,7 +133,7 @@ async def test_heartbeats_continue_when_every_connection_is_busy(bench: Bench) -
     worker = await bench.kit.worker()
     line = store.lease_connection()
     async with store._pool.connection(), store._pool.connection():
-        assert (await asyncio.to_thread(line.beat, worker, {})).alive
+        assert (await asyncio.to_thread(line.beat, {worker: {}}))[worker].alive
     await asyncio.to_thread(line.close)
 
 

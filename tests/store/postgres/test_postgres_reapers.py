@@ -126,7 +126,7 @@ async def test_a_live_worker_is_not_declared_dead_by_a_new_node(bench: Bench) ->
     new = await bench.beside()
     assert await new.expire_workers() == []
     line = bench.store.lease_connection()
-    assert (await asyncio.to_thread(line.beat, worker, {})).alive
+    assert (await asyncio.to_thread(line.beat, {worker: {}}))[worker].alive
     await asyncio.to_thread(line.close)
     bench.clock.move(2 * SECOND)
     assert await new.expire_workers() == []
@@ -151,11 +151,11 @@ async def test_a_node_whose_idle_connections_were_ended_declares_no_worker_dead(
 async def test_a_node_whose_heartbeats_fail_declares_no_worker_dead(bench: Bench) -> None:
     worker = await dead_by_its_lease(bench)
     line = bench.store.lease_connection()
-    await asyncio.to_thread(line.beat, 0, {})
+    await asyncio.to_thread(line.beat, {0: {}})
     line._connection.con.terminate()
     line._patience = 0.0  # no server answers so quickly
     with pytest.raises(StoreUnavailable):
-        await asyncio.to_thread(line.beat, 0, {})
+        await asyncio.to_thread(line.beat, {0: {}})
     await asyncio.to_thread(line.close)
     assert await bench.store.expire_workers() == []
     bench.clock.move(2 * SECOND)

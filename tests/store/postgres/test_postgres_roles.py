@@ -433,7 +433,7 @@ async def test_a_plain_login_with_the_roles_can_do_everything_the_engine_does(
         await other.kit.fail(worker, run)
         assert len((await store.tenant_view("a").letters(LetterFilter(), limit=5, cursor=None)).items) == 1
         line = store.lease_connection()
-        assert line.beat(worker, {}).alive
+        assert line.beat({worker: {}})[worker].alive
         line.close()
         await store.close()
 

@@ -114,15 +114,15 @@ async def the_calls_of_a_day(bench: Bench) -> dict[str, Call]:
     idle, unsuspicious = replace(all_due, workflows=("nothing",)), replace(all_due, suspect=False)
     mark = writes(run, entry(5, StepStatus.RUNNING, limit_in=SECOND))
     taken = becomes(run, RunStatus.SLEEPING, wake_in=0, take=True)
-    beats = {(run.id, 5): None}
+    beats: dict[int, Any] = {1: {(run.id, 5): None}, **{id: {} for id in range(2, 102)}}
     return {
         "start 50": lambda line: runs.start(line, bench.time, [bench.kit.new() for _ in range(50)]),
         "claim 50": lambda line: runs.claim(line, bench.time, all_due),
         "claim 50 and no suspect": lambda line: runs.claim(line, bench.time, unsuspicious),
         "idle claim": lambda line: runs.claim(line, bench.time, idle),
         "apply": lambda line: applying.apply(line, bench.time, [mark], 1),
-        "beat of a worker with 300 runs": lambda line: lease.renew_lease(
-            PostgresSession(line, bench.time), 1, beats
+        "beat of a worker with 300 runs, and of 100 others": lambda line: lease.renew_leases(
+            PostgresSession(line, bench.time), beats
         ),
         "take": lambda line: applying.apply(line, bench.time, [taken], None),
         "unclaimable": lambda line: postgres_calls(line, bench.time).unclaimable([]),

@@ -168,15 +168,15 @@ async def test_an_idle_claim_takes_no_lock(on_file: Kit, tmp_path: Path) -> None
 async def test_a_heartbeat_waits_no_longer_than_a_third_of_its_lease(on_file: Kit, tmp_path: Path) -> None:
     worker = await on_file.worker(lease=300_000)
     line = on_file.store.lease_connection()
-    assert line.beat(worker, {}).alive
+    assert line.beat({worker: {}})[worker].alive
     rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None)
     rude.execute("BEGIN IMMEDIATE")
     began = asyncio.get_running_loop().time()
     with pytest.raises(StoreUnavailable):
-        line.beat(worker, {})
+        line.beat({worker: {}})
     assert asyncio.get_running_loop().time() - began < 4  # not the 5 seconds of other calls
     rude.close()
-    assert line.beat(worker, {}).alive
+    assert line.beat({worker: {}})[worker].alive
     line.close()
 
 

@@ -156,7 +156,7 @@ await store.start([new()])
 print(json.dumps([worker, run.id, run.public_id, run.fence]), flush=True)
 sys.stdin.readline()
 line = store.lease_connection()
-beat = line.beat(worker, {})
+beat = line.beat({worker: {}})[worker]
 line.close()
 (answer,) = await store.apply([ending(run, RunStatus.FAILED)], worker=worker)
 print(json.dumps([beat.alive, answer.kept]))

@@ -333,7 +333,7 @@ async def test_queued_transactions_do_not_block_the_committer_or_the_lease(on_fi
     await asyncio.sleep(0.02)
     for _ in range(10):
         await asyncio.wait_for(on_file.start(), 1)
-        assert (await asyncio.wait_for(asyncio.to_thread(line.beat, worker, {}), 1)).alive
+        assert (await asyncio.wait_for(asyncio.to_thread(line.beat, {worker: {}}), 1))[worker].alive
     stop = True
     await asyncio.gather(*tasks)
     line.close()

@@ -224,6 +224,7 @@ class WorkerCredentials:
         self._credentials = credentials
         self._clock = clock
         self._known: OrderedDict[str, tuple[float, Principal]] = OrderedDict()
+        self._lookups: dict[str, asyncio.Task[Principal]] = {}
 
     async def principal(self, authorization: str) -> Principal:
         """Return the principal of a request, or refuse a request without a valid credential."""
@@ -231,6 +232,14 @@ class WorkerCredentials:
         found = self._known.get(name)
         if found is not None and self._clock.monotonic() - found[0] < self._LASTS:
             return found[1]
+        # The workers of a token share one lookup: otherwise each request that arrives meanwhile would begin another.
+        lookup = self._lookups.get(name)
+        if lookup is None:
+            lookup = self._lookups[name] = asyncio.create_task(self._look_up(name, authorization))
+            lookup.add_done_callback(lambda _: self._lookups.pop(name))
+        return await asyncio.shield(lookup)
+
+    async def _look_up(self, name: str, authorization: str) -> Principal:
         self._known.pop(name, None)
         asked_at = self._clock.monotonic()
         principal = await self._credentials().principal(authorization, None)

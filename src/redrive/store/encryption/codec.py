@@ -56,7 +56,7 @@ from redrive.store.result_page import Page
 from redrive.store.runs import AttemptRow, RunRow, StatusNoteRow
 from redrive.store.settings import NewView, ViewRow
 from redrive.store.step_tasks import TaskAnswer, TaskCase, TaskHeartbeat, TaskRow, TaskWrite
-from redrive.store.workers import HeartbeatReply, ReceiptWrite, RemoteWorkerRow
+from redrive.store.workers import Beats, HeartbeatReply, ReceiptWrite, RemoteWorkerRow
 
 Value = TypeVar("Value")
 
@@ -368,11 +368,15 @@ class _SealedLease:
         self._codec = codec
         self._keys = keys
 
-    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
+    def beat(self, beats: Beats) -> dict[int, HeartbeatReply]:
         sealed = {
-            entry: None if details is None else self._keys.seal(details, "") for entry, details in heartbeats.items()
+            worker: {
+                entry: None if details is None else self._keys.seal(details, "")
+                for entry, details in heartbeats.items()
+            }
+            for worker, heartbeats in beats.items()
         }
-        return self._inner.beat(worker, sealed)
+        return self._inner.beat(sealed)
 
     def record(self, worker: int, marks: Sequence[Transition]) -> None:
         self._inner.record(worker, self._codec.seal(list(marks)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ from redrive.store.postgres.connection import (
 )
 from redrive.store.postgres.pool import PostgresSession
 from redrive.store.sql_files import Statements
-from redrive.store.workers import HeartbeatReply, WorkerRow
+from redrive.store.workers import Beats, HeartbeatReply, WorkerRow
 
 T = TypeVar("T")
 WORKERS = Statements("workers.sql")
@@ -51,11 +51,9 @@ class PostgresLease:
         self._connection: Connection | None = None
         self._patience = PATIENCE
 
-    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> HeartbeatReply:
-        """Renew the lease; raise StoreUnavailable if the server does not answer. The next heartbeat tries again."""
-        return self._run(
-            worker, lambda connection: renew_lease(PostgresSession(connection, self._clock), worker, heartbeats)
-        )
+    def beat(self, beats: Beats) -> dict[int, HeartbeatReply]:
+        """Renew the leases; raise StoreUnavailable if the server does not answer. The next heartbeat tries again."""
+        return self._run(min(beats), lambda connection: renew_leases(PostgresSession(connection, self._clock), beats))
 
     def record(self, worker: int, marks: Sequence[Transition]) -> None:
         """Record that attempts began; raise StoreUnavailable if the server does not answer."""
@@ -123,19 +121,21 @@ class PostgresLease:
         return self._connection
 
 
-async def renew_lease(
-    session: PostgresSession, worker: int, heartbeats: Mapping[tuple[int, int], str | None]
-) -> HeartbeatReply:
-    """Renew the lease of a live worker and record the heartbeats of its steps."""
-    entries = sorted(heartbeats)
-    now, alive, held, drain = await session.row(
+async def renew_leases(session: PostgresSession, beats: Beats) -> dict[int, HeartbeatReply]:
+    """Renew the leases of live workers and record the heartbeats of their steps."""
+    signs = sorted((run, index, worker) for worker, heartbeats in beats.items() for run, index in heartbeats)
+    rows = await session.rows(
         WORKERS["beat"],
-        worker=worker,
-        runs=[run for run, _ in entries],
-        indexes=[index for _, index in entries],
-        details=[heartbeats[entry] for entry in entries],
+        workers=sorted(beats),
+        holders=[worker for _, _, worker in signs],
+        runs=[run for run, _, _ in signs],
+        indexes=[index for _, index, _ in signs],
+        details=[beats[worker][run, index] for run, index, worker in signs],
     )
-    return HeartbeatReply(alive=alive, held=frozenset(held), now=session.clock.observe(now), drain=drain)
+    return {
+        worker: HeartbeatReply(alive=alive, held=frozenset(held), now=session.clock.observe(now), drain=drain)
+        for now, worker, alive, held, drain in rows
+    }
 
 
 async def expire_workers(session: PostgresSession, *, certain: bool) -> tuple[list[WorkerRow], list[int]]:

@@ -6,7 +6,7 @@ Heartbeats have their own connection, so that no other work can delay them.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from redrive.clock import MICROS, Clock
 from redrive.core.transitions import Transition
@@ -14,10 +14,9 @@ from redrive.store.sql_files import Statements
 from redrive.store.sqlite.apply import TransitionBatch
 from redrive.store.sqlite.connection import Address, connect, translate_error
 from redrive.store.sqlite.connection_threads import FairLock, MemoryConnection, run_exclusive
-from redrive.store.workers import HeartbeatReply
+from redrive.store.workers import Beats, HeartbeatReply
 
 SQL = Statements("workers.sql").texts("sqlite")
-_Heartbeats = Mapping[tuple[int, int], str | None]
 PATIENCE = 2.0
 """Seconds to wait for the write lock, or a third of a shorter lease. A later heartbeat renews the lease as well."""
 
@@ -35,13 +34,13 @@ class FileLease:
         self._con: sqlite3.Connection | None = None
         self._patience = PATIENCE
 
-    def beat(self, worker: int, heartbeats: _Heartbeats) -> HeartbeatReply:
-        """Renew the lease; raise StoreUnavailable if the file is busy. The next heartbeat tries again."""
+    def beat(self, beats: Beats) -> dict[int, HeartbeatReply]:
+        """Renew the leases; raise StoreUnavailable if the file is busy. The next heartbeat tries again."""
         try:
             return run_exclusive(
-                self._connect(worker),
+                self._connect(min(beats)),
                 self._write_lock,
-                lambda con: _beat(con, self._clock.now(), worker, heartbeats),
+                lambda con: _beat(con, self._clock.now(), beats),
                 self._address.path,
                 self._patience,
             )
@@ -78,11 +77,11 @@ class MemoryLease:
         self._connection = connection
         self._clock = clock
 
-    def beat(self, worker: int, heartbeats: _Heartbeats) -> HeartbeatReply:
-        """Renew the lease; raise StoreUnavailable while a transactional step has the connection."""
+    def beat(self, beats: Beats) -> dict[int, HeartbeatReply]:
+        """Renew the leases; raise StoreUnavailable while a transactional step has the connection."""
         return self._connection.now(
             lambda con: self._connection.run_locked(
-                con, lambda con: _beat(con, self._clock.now(), worker, heartbeats), wait=_MEMORY_PATIENCE
+                con, lambda con: _beat(con, self._clock.now(), beats), wait=_MEMORY_PATIENCE
             )
         )
 
@@ -95,17 +94,20 @@ class MemoryLease:
         """Do nothing: the store closes the connection."""
 
 
-def _beat(con: sqlite3.Connection, now: int, worker: int, heartbeats: _Heartbeats) -> HeartbeatReply:
-    """Renew the lease of a live worker and record the heartbeats of its steps."""
-    alive = bool(con.execute(SQL["renew_lease"], {"now": now, "worker": worker}).fetchall())
-    if alive:
-        con.executemany(
-            SQL["record_step_heartbeat"],
-            [
-                {"now": now, "worker": worker, "run": run, "idx": index, "details": details}
-                for (run, index), details in sorted(heartbeats.items())
-            ],
-        )
-    held = frozenset(row[0] for row in con.execute(SQL["held_ids"], {"worker": worker}))
-    drain = any(row[0] for row in con.execute(SQL["is_draining"], {"worker": worker}))
-    return HeartbeatReply(alive=alive, held=held, now=now, drain=drain)
+def _beat(con: sqlite3.Connection, now: int, beats: Beats) -> dict[int, HeartbeatReply]:
+    """Renew the leases of live workers and record the heartbeats of their steps."""
+    replies = {}
+    for worker, heartbeats in beats.items():
+        alive = bool(con.execute(SQL["renew_lease"], {"now": now, "worker": worker}).fetchall())
+        if alive:
+            con.executemany(
+                SQL["record_step_heartbeat"],
+                [
+                    {"now": now, "worker": worker, "run": run, "idx": index, "details": details}
+                    for (run, index), details in sorted(heartbeats.items())
+                ],
+            )
+        held = frozenset(row[0] for row in con.execute(SQL["held_ids"], {"worker": worker}))
+        drain = any(row[0] for row in con.execute(SQL["is_draining"], {"worker": worker}))
+        replies[worker] = HeartbeatReply(alive=alive, held=held, now=now, drain=drain)
+    return replies

@@ -8,18 +8,22 @@ FROM (SELECT pg_advisory_xact_lock(redrive.gate(CAST(:worker AS bigint)))) AS al
 WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE' RETURNING w.id;
 
 -- name: beat
--- Renew the lease of a live worker, record the heartbeats of its steps, which move the limits of their attempts, and
--- return the runs that it holds. One statement, so that a heartbeat takes one round trip.
+-- Renew the leases of live workers, record the heartbeats of their steps, which move the limits of their attempts, and
+-- return the runs that each worker holds. One statement, so that heartbeats take one round trip. The workers are locked
+-- in the order of their ids: two servers may renew the same ones.
 WITH clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
+), live AS MATERIALIZED (
+    SELECT w.id FROM redrive.workers AS w WHERE w.id = ANY (CAST(:workers AS bigint[])) AND w.state = 'LIVE'
+    ORDER BY w.id FOR NO KEY UPDATE
 ), renew_lease AS (
     UPDATE redrive.workers AS w SET beat_at = clock.now, lease_until = clock.now + w.lease
-    FROM clock WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE'
+    FROM clock, live WHERE w.id = live.id
     RETURNING w.id
 ), signs AS MATERIALIZED (
-    SELECT s.* FROM unnest(CAST(:runs AS bigint[]), CAST(:indexes AS integer[]), CAST(:details AS text[]))
-        AS s (run, idx, details)
-    WHERE (SELECT r.worker FROM redrive.runs AS r WHERE r.id = s.run) = CAST(:worker AS bigint)
+    SELECT s.* FROM unnest(CAST(:holders AS bigint[]), CAST(:runs AS bigint[]), CAST(:indexes AS integer[]),
+                           CAST(:details AS text[])) AS s (worker, run, idx, details)
+    WHERE (SELECT r.worker FROM redrive.runs AS r WHERE r.id = s.run) = s.worker
     ORDER BY s.run, s.idx
 ), record_step_heartbeat AS (
     UPDATE redrive.entries AS e SET
@@ -28,10 +32,9 @@ WITH clock AS (
         limit_at = CASE WHEN e.patience IS NULL THEN e.limit_at
                         ELSE LEAST(clock.now + e.patience, e.timeout_at) END
     FROM signs, clock, renew_lease
-    WHERE e.run = signs.run AND e.idx = signs.idx AND e.status = 'RUNNING'
-), held_ids AS (
-    SELECT r.id FROM redrive.runs AS r WHERE r.worker = CAST(:worker AS bigint)
+    WHERE signs.worker = renew_lease.id AND e.run = signs.run AND e.idx = signs.idx AND e.status = 'RUNNING'
 )
-SELECT clock.now, EXISTS (SELECT 1 FROM renew_lease) AS alive, ARRAY(SELECT id FROM held_ids) AS held,
-       COALESCE((SELECT w.draining FROM redrive.workers AS w WHERE w.id = CAST(:worker AS bigint)), false) AS is_draining
-FROM clock;
+SELECT clock.now, g.id, renew_lease.id IS NOT NULL AS alive,
+       ARRAY(SELECT r.id FROM redrive.runs AS r WHERE r.worker = g.id) AS held_ids, COALESCE(w.draining, false) AS is_draining
+FROM clock CROSS JOIN unnest(CAST(:workers AS bigint[])) AS g (id)
+LEFT JOIN renew_lease ON renew_lease.id = g.id LEFT JOIN redrive.workers AS w ON w.id = g.id;
