@@ -23,6 +23,7 @@ RETRYABLE_CATEGORIES = frozenset({
 })  # fmt: skip
 """The categories that are retried unless a policy says otherwise."""
 
+_CAUSES = {category: Reason(CATEGORY_CODES[category]) for category in Category}
 _HUGE = 1e300  # above every cap, yet finite: infinity times a jitter of 0 is not a number
 
 
@@ -82,10 +83,11 @@ class RetryDecision(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, text: str) -> RetryDecision:
-        data = msgspec.json.decode(text)
-        why = None if data["why"] is None else Reason.from_json(data["why"])
-        # A newer version of this code may have stored more fields.
-        return cls(**{name: data[name] for name in cls.__struct_fields__ if name != "why"}, why=why)
+        return _DECODER.decode(text)
+
+
+# A newer version of this code may have stored more fields, which are ignored.
+_DECODER = msgspec.json.Decoder(RetryDecision, dec_hook=lambda _, why: Reason.from_json(why))
 
 
 def decide_retry(
@@ -129,7 +131,7 @@ def _find_refusal(failure: Failure, policy: RetryPolicy, step: StepOptions) -> R
 
 def explain_decision(decision: RetryDecision, *, attempt: int, category: Category, next_at: int | None) -> Reason:
     """Return a decision as a reason. `next_at` is the time that the store set for the next attempt."""
-    cause, of, status_code = Reason(CATEGORY_CODES[category]), decision.of, decision.status_code
+    cause, of, status_code = _CAUSES[category], decision.of, decision.status_code
     if not decision.retry:
         return Reason(
             ReasonCode.NOT_RETRIED, attempt=attempt, of=of, status_code=status_code, cause=cause, why=decision.why

@@ -20,6 +20,8 @@ import msgspec
 from redrive.duration import format_duration
 from redrive.reasons.codes import ReasonCode
 
+_ENGLISH_MARKS = (",", ".")
+
 
 class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     """The templates of one language.
@@ -38,7 +40,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     language: str
     form: Callable[[int], int]
     either: str
-    marks: tuple[str, str] = (",", ".")
+    marks: tuple[str, str] = _ENGLISH_MARKS
 
     @property
     def texts(self) -> Mapping[str, str]:
@@ -47,7 +49,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
 
     def localize(self, number: str) -> str:
         """Return a number, or a duration, with the marks of this language."""
-        return number.translate(str.maketrans(",.", "".join(self.marks)))
+        return number if self.marks == _ENGLISH_MARKS else number.translate(str.maketrans(",.", "".join(self.marks)))
 
 
 def parameter_names(template: str) -> set[str]:
@@ -184,9 +186,9 @@ def quote(value: object) -> str:
 
 def _format_param(value: Any, format_spec: str, catalogue: Catalogue) -> str:
     """Return a parameter as the template wants it."""
+    if not format_spec:
+        return render(value, catalogue) if isinstance(value, Reason) else format(value)
     match format_spec:
-        case "" if isinstance(value, Reason):
-            return render(value, catalogue)
         case "duration":
             return catalogue.localize(format_duration(value))
         case "category":
@@ -211,39 +213,44 @@ def _render_each(values: tuple[Any, ...], catalogue: Catalogue) -> Iterator[str]
     return (render(each, catalogue) if isinstance(each, Reason) else str(each) for each in values)
 
 
-class _TemplatePart(msgspec.Struct, frozen=True):
-    """A part of a template: texts, each followed by a field, and the parameters without which it is left out."""
-
-    fields: tuple[tuple[str, str | None, str | None, str | None], ...]
-    needed: frozenset[str]
+_Part: TypeAlias = tuple[tuple[str, ...], tuple[tuple[str, str | None, str, bool], ...]]
+"""The parameters without which a part of a template is left out, and its texts, each with the field behind it."""
 
 
 @cache
-def _parse_template(template: str) -> tuple[_TemplatePart, ...]:
-    """Split a template, once: a sentence is written with every failed attempt."""
-    texts = _OPTIONAL_PART.split(template)
+def _parse_forms(language: str, code: str) -> tuple[tuple[_Part, ...], ...]:
+    """Return the forms of a template, parsed once: a sentence is written with every failed attempt."""
     return tuple(
-        _TemplatePart(tuple(Formatter().parse(text)), frozenset(parameter_names(text) if number % 2 else ()))
-        for number, text in enumerate(texts)
+        tuple(
+            (
+                tuple(parameter_names(text)) if number % 2 else (),
+                tuple((*field[:2], field[2] or "", field[3] == "r") for field in Formatter().parse(text)),
+            )
+            for number, text in enumerate(_OPTIONAL_PART.split(form))
+        )
+        for form in _load_texts(language)[code].split("|")
     )
 
 
 def render(reason: Reason, catalogue: Catalogue = ENGLISH) -> str:
     """Return the sentence for a reason, in English unless another catalogue is given."""
+    params = reason.params
     try:
-        forms = catalogue.texts[reason.code].split("|")
-        number = reason.params.get("n")
+        forms = _parse_forms(catalogue.language, reason.code)
+        number = params.get("n")
         # A language may have fewer forms of a sentence than of its numbers; the last one then serves for the rest.
         form = catalogue.form(number) if isinstance(number, int) else 1
-        sentence, given = [], {name for name, value in reason.params.items() if value is not None}
-        for part in _parse_template(forms[min(form, len(forms) - 1)]):
-            if not part.needed <= given:
-                continue
-            for text, name, format_spec, conversion in part.fields:
-                sentence.append(text)
-                if name is not None:
-                    value = repr(reason.params[name]) if conversion == "r" else reason.params[name]
-                    sentence.append(_format_param(value, format_spec or "", catalogue))
+        sentence = []
+        for needed, fields in forms[min(form, len(forms) - 1)]:
+            for each in needed:
+                if params.get(each) is None:
+                    break
+            else:
+                for text, name, format_spec, quoted in fields:
+                    sentence.append(text)
+                    if name is not None:
+                        value = repr(params[name]) if quoted else params[name]
+                        sentence.append(_format_param(value, format_spec, catalogue))
         return "".join(sentence)
     except (LookupError, TypeError, ValueError):  # stored by a version with other codes or parameters
-        return ", ".join([str(reason.code), *(f"{name}={value}" for name, value in reason.params.items())])
+        return ", ".join([str(reason.code), *(f"{name}={value}" for name, value in params.items())])
