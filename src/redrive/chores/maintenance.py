@@ -174,7 +174,9 @@ class UnclaimableRunMonitor:
             missing = "takes this queue" if each.registered else "has it registered"
             if each.version is not None and not each.registered:
                 missing = f"has version {each.version!r}, to which they are pinned"
-            log.warning("runs of workflow %r in queue %r wait, %d due: no live worker %s", *lane[:2], each.runs, missing)
+            log.warning(
+                "runs of workflow %r in queue %r wait, %d due: no live worker %s", *lane[:2], each.runs, missing
+            )
         for workflow, queue, _ in self._reported - waiting.keys():
             log.info("runs of workflow %r in queue %r have a worker again", workflow, queue)
         self._reported = frozenset(waiting)
