@@ -34,7 +34,9 @@ async def test_the_late_write_of_a_zombie_changes_no_row(fleet: Fleet, workflow:
         assert await handle.result("30s") == heir.who
         before = fleet.everything_about(handle.id)
         zombie.thaw()
-        zombie.says(f"run {handle.id}" if trick else "was declared dead")  # the worker knows that it lost the run
+        zombie.says(
+            "was taken from this worker" if trick else "was declared dead"
+        )  # the worker knows that it lost the run
         if trick or workflow == "rude":
             until(lambda: fleet.ledger.lines("end", step=step, who=zombie.who), "the late step has ended")
         if trick is None:

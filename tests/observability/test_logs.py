@@ -91,7 +91,7 @@ async def test_retries_log_attempt_delay_and_reason_and_the_queue_story_its_erro
     assert record["stage"] == "exec"
     assert "Traceback" not in json.dumps(record)
     assert "hunter2" not in json.dumps(told)
-    assert set().union(*engine_lines) <= {"time", "level", "logger", "message", *RUN_FIELDS}
+    assert set().union(*engine_lines) <= {"time", "level", "logger", "message", "event", *RUN_FIELDS}
 
 
 async def test_the_engine_hides_secrets_with_any_log_formatter(caplog: pytest.LogCaptureFixture) -> None:
@@ -214,6 +214,13 @@ def test_a_huge_text_is_cut_before_it_is_redacted() -> None:
     for formatter in (JsonFormatter(Counting()), ConsoleFormatter(Counting())):
         assert "end" in formatter.format(record)
     assert max(seen) < 1 << 17
+
+
+def test_a_json_line_has_the_message_without_its_values_as_event() -> None:
+    record = logging.LogRecord("shop", logging.INFO, __file__, 1, "chore %s failed after %d s", ("purge", 3), None)
+    line = json.loads(JsonFormatter().format(record))
+    assert (line["event"], line["message"]) == ("chore %s failed after %d s", "chore purge failed after 3 s")
+    assert "event" not in json.loads(JsonFormatter().format(logging.LogRecord("", 20, "", 1, "ready", (), None)))
 
 
 REDRIVE = [sys.executable, "-m", "redrive"]

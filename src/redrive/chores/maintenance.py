@@ -73,9 +73,9 @@ async def run_every(
         try:
             await chore()
         except StoreError as error:
-            log.warning("a chore was postponed: %s", error)
+            log.warning("chore %s was postponed: %s", chore.__qualname__, error)
         except Exception:  # of any kind: a process must not give up its chores
-            log.exception("a chore failed; it is tried again")
+            log.exception("chore %s failed; it is tried again", chore.__qualname__)
 
 
 class Purger:
@@ -228,14 +228,15 @@ class ChildUpdater:
             for row in await self._store.runs_by_id(list(ended)) if ended else ():
                 if row.status is RunStatus.COMPENSATING:
                     continue
+                about = {"redrive": {"run_id": row.public_id}}
                 try:
                     count += await cancel_run(self._store, self._settler, row, f"run:{ended[row.public_id]}", "")
                 except Conflict as refusal:  # it ended meanwhile, or it is about to
-                    log.debug("run %s is not cancelled with its parent: %s", row.public_id, refusal)
+                    log.debug("not cancelled with its parent: %s", refusal, extra=about)
                 except StoreError:
                     raise
                 except Exception:  # of any kind: one run must not hinder the others
-                    log.exception("could not cancel run %s, whose parent has ended", row.public_id)
+                    log.exception("could not cancel a run whose parent has ended", extra=about)
             self._last_owned = page[-1] if len(page) == _CHILD_PAGE else None
             if self._last_owned is None:
                 break

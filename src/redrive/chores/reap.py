@@ -117,7 +117,7 @@ class Reaper:
         try:
             step = StepOptions() if entry.options is None else StepOptions.from_json(entry.options)
         except Exception as error:  # of any kind: the snapshot is unreadable
-            log.error("options of step %r of run %s are unreadable: %r", entry.name, held.run.public_id, error)
+            settler.log_unreadable_options(held.run.public_id, entry.name, error)
             # The run is taken from its worker as if the worker had died, but counts no death. The worker that
             # claims it next knows from its own code what may be repeated.
             run = settler.make_lenient_run_view(held.run)

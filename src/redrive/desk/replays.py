@@ -303,7 +303,7 @@ class Replayer:
             try:
                 await self.replay(child, order)
             except Conflict as conflict:  # another user was first, so the run waits for that decision
-                log.debug("run %s is not replayed with its parent: %s", child, conflict)
+                log.debug("not replayed with its parent: %s", conflict, extra={"redrive": {"run_id": child}})
 
     async def _find_failed_children(self, again: Sequence[EntryRow], request: ReplayRequest) -> tuple[str, ...]:
         """Return the failed runs that these entries wait for. A run that cannot be replayed is refused."""

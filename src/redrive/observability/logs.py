@@ -66,6 +66,8 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         message = self._redactor.text(_shorten(record.getMessage()))
         line = _make_line(record.created, record.levelname, record.name, message)
+        if record.args:  # the text without its values, which is the same for all lines of one kind
+            line["event"] = self._redactor.text(_shorten(str(record.msg)))
         for name, value in read_run_fields(record).items():
             line[name] = self._redactor.text(_shorten(value)) if isinstance(value, str) else value
         if record.exc_info:

@@ -65,7 +65,7 @@ METRICS = {
     "workflow_runs_suspect": "Runs whose worker died",
     "workflow_runs_stalled": "Runs that a remote worker holds without reporting anything",
     "workflow_runs_parked": "Runs that wait for a circuit",
-    "workflow_waits": "Open waits of runs, by kind: for events, other runs, tasks, remote steps",
+    "workflow_waits": "Open waits of runs, by kind: for events, other runs, dead letters of runs, tasks, remote steps",
     "workflow_parents_waiting_for_letters": "Runs that wait for a run with an open dead letter",
     "workflow_parents_oldest_letter_age_seconds": "Age of the oldest dead letter that another run waits for",
     "workflow_unread_events": "Events that were sent to runs and not taken yet",

@@ -205,8 +205,14 @@ def _parse_open_options(run: RunView, entry: OpenEntry) -> StepOptions:
     try:
         return StepOptions() if entry.options is None else StepOptions.from_json(entry.options)
     except Exception as error:  # of any kind: another version of the code may have written them
-        log.error("options of step %r of run %s are unreadable: %r", entry.place.name, run.public_id, error)
+        log_unreadable_options(run.public_id, entry.place.name, error)
         return StepOptions()
+
+
+def log_unreadable_options(run_id: str, step: str | None, error: Exception) -> None:
+    """Log that stored options of a run or of its step cannot be read, so that the defaults are used."""
+    about = {"run_id": run_id, "step": step}
+    log.error("stored options are unreadable; using the defaults: %r", error, extra={"redrive": about})
 
 
 async def load_policies(store: DeskStore) -> StoredPolicies:
@@ -302,7 +308,7 @@ async def _settle_substitute(
     settler: Settler, outcome: Outcome, carriers: Sequence[SinkLease], refusal: Exception
 ) -> Settled:
     """Settle a refused outcome as a failure of its run. If even that is refused, the worker detaches the run."""
-    log.error("the store refused a record of run %s: %s", outcome.run.public_id, refusal)
+    log.error("the store refused a record: %s", refusal, extra={"redrive": {"run_id": outcome.run.public_id}})
     substitute = replace_refused(outcome, str(refusal))
     if substitute == outcome:
         return make_refused(outcome)
@@ -347,7 +353,7 @@ def make_lenient_run_view(run: RunRow) -> RunView:
     try:
         return make_run_view(run)
     except Exception as error:
-        log.error("options of run %s are unreadable, using the defaults: %r", run.public_id, error)
+        log_unreadable_options(run.public_id, None, error)
         return make_run_view(replace(run, options=None))
 
 

@@ -9,7 +9,6 @@ the run: the holder of the run records the final answer. So a retry wakes no wor
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -38,7 +37,7 @@ from redrive.observability.counters import SettleListener
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 from redrive.settle.circuits import apply_samples, update_circuit
-from redrive.settle.settler import LocalSettler, load_policies, parse_run_options
+from redrive.settle.settler import LocalSettler, load_policies, log_unreadable_options, parse_run_options
 from redrive.store.circuits import CircuitCase, CircuitUpdate, PermitRequest
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import DeskStore, Store
@@ -47,9 +46,6 @@ from redrive.store.step_tasks import TaskCase, TaskClaim, TaskStatus, TaskWrite
 if TYPE_CHECKING:
     from redrive.core.outbox import SinkLease
     from redrive.store.workers import Receipt
-
-
-log = logging.getLogger("redrive.worker")
 
 
 class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,7 +196,7 @@ def read_run_options(case: TaskCase) -> RunOptions:
     try:
         return RunOptions() if case.options is None else parse_run_options(case.options)
     except Exception as error:  # of any kind: another version of the code may have written them
-        log.error("options of run %s are unreadable, using the defaults: %r", case.run_id, error)
+        log_unreadable_options(case.run_id, None, error)
         return RunOptions()
 
 
@@ -209,7 +205,7 @@ def read_step_options(case: TaskCase) -> StepOptions:
     try:
         return StepOptions.from_json(case.step_options)
     except Exception as error:  # of any kind, as above
-        log.error("options of step %r of run %s are unreadable: %r", case.name, case.run_id, error)
+        log_unreadable_options(case.run_id, case.name, error)
         return StepOptions()
 
 

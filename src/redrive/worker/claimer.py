@@ -276,7 +276,8 @@ class HeldRuns:
             self._remove_if_held(execution)
             self._tasks.pop(execution, None)
             if not task.cancelled() and (error := task.exception()) is not None:
-                log.error("unexpected error while executing run %s", execution.claimed.public_id, exc_info=error)
+                about = {"run_id": execution.claimed.public_id}
+                log.error("unexpected error while executing a run", exc_info=error, extra={"redrive": about})
             execution.break_cycles()
 
         task.add_done_callback(on_done)
@@ -389,7 +390,7 @@ class HeldRunsReport:
             execution = held.get(run)
             if execution is None or execution.dead or execution.is_settling or execution.claimed_at > beat.now:
                 continue  # it ended here, its next answer will say so, or it was claimed after the report
-            log.warning("run %s was taken from this worker", execution.claimed.public_id)
+            log.warning("run was taken from this worker", extra={"redrive": {"run_id": execution.claimed.public_id}})
             self._worker.count_lost_runs(1)
             execution.detach()
         # Runs that the store lists twice in a row as held here, and that this worker does not know, are released.

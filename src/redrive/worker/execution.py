@@ -258,7 +258,8 @@ class Execution:
             limit = None if executing else _UNWIND_TIMEOUT
             ended, _ = await asyncio.wait(others, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             if not ended and not executing:
-                log.warning("run %s ended while %d tasks of its code still run", self.claimed.public_id, len(others))
+                about = {"run_id": self.claimed.public_id}
+                log.warning("run ended while %d tasks of its code still run", len(others), extra={"redrive": about})
                 return
 
     def may_continue(self, branch: Branch, done: int, key: str) -> bool:
@@ -412,7 +413,7 @@ class Execution:
                 return settled
             self.worker.on_ended(self.claimed, settled)
         else:
-            log.info("run %s was taken from this worker", self.claimed.public_id)
+            log.info("run was taken from this worker", extra={"redrive": {"run_id": self.claimed.public_id}})
         self.detach()
         raise RunDetached
 

@@ -394,7 +394,7 @@ class Worker:
 
     async def handle_code_change(self, claimed: ClaimedRun, view: RunView, difference: Reason) -> Outcome:
         """Return the outcome for a run that needs other code: release it for another worker, or give up."""
-        log.warning("run %s: %s", claimed.public_id, difference)
+        log.warning("run does not fit the code: %s", difference, extra={"redrive": {"run_id": claimed.public_id}})
         if claimed.version == self.version_of(claimed.workflow):
             return CodeDiverged(run=view, difference=difference, wait=CodeWait.NO_MORE)
         has_worker = await self.is_version_alive(claimed)
@@ -467,7 +467,7 @@ class Worker:
 
 def make_unreadable_outcome(claimed: ClaimedRun, error: Exception) -> WorkflowFailed:
     """Return the outcome of a run that cannot be begun: a dead letter."""
-    log.error("run %s cannot be executed", claimed.public_id, exc_info=error)
+    log.error("run cannot be executed", exc_info=error, extra={"redrive": {"run_id": claimed.public_id}})
     options = RunOptions()
     with suppress(Exception):  # the options may be what is unreadable
         options = parse_run_options(claimed.options)
