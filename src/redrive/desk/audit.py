@@ -13,7 +13,7 @@ from redrive.desk.models import AuditRecord, EventRecord
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.saved_views import present_view
 from redrive.desk.schedules import load_schedules
-from redrive.store.filters import AuditFilter, LetterFilter, RunFilter, TaskFilter, read_filter
+from redrive.store.filters import AuditFilter, LetterFilter, RunFilter, TaskFilter, require_filter
 from redrive.store.port import DeskStore
 from redrive.store.result_page import Page, iterate_pages
 
@@ -33,7 +33,7 @@ class Audit:
         self, filter: AuditFilter | None = None, *, limit: int = 50, cursor: str | None = None, language: str = "en"
     ) -> Page[AuditRecord]:
         """Return a page of the log, newest first."""
-        page = await self._store.audit(read_filter(filter, AuditFilter), limit=limit, cursor=cursor)
+        page = await self._store.audit(require_filter(filter, AuditFilter), limit=limit, cursor=cursor)
         return await present_page(page, partial(self._presenter.line, language=language))
 
     async def export(self, filter: AuditFilter | None = None, *, language: str = "en") -> AsyncIterator[AuditRecord]:

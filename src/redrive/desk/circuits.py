@@ -22,7 +22,7 @@ from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import replace
 from redrive.settle.circuits import CircuitDecision, make_circuit_update, update_circuit
 from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitRow, CircuitStats, CircuitUpdate
-from redrive.store.filters import CircuitFilter, read_filter
+from redrive.store.filters import CircuitFilter, require_filter
 from redrive.store.port import DeskStore
 from redrive.store.result_page import Page
 
@@ -71,7 +71,7 @@ class Circuits:
         self, filter: CircuitFilter | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> Page[CircuitRecord]:
         """Return a page of circuits, those recorded last first."""
-        page = await self._store.circuits(read_filter(filter, CircuitFilter), limit=limit, cursor=cursor)
+        page = await self._store.circuits(require_filter(filter, CircuitFilter), limit=limit, cursor=cursor)
         stats = await self._store.circuit_stats(page.items)
         items = [present_circuit(row, each) for row, each in zip(page.items, stats, strict=True)]
         return Page(items, page.next, page.prev)

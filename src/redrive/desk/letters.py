@@ -36,7 +36,7 @@ from redrive.desk.validation import (
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler, find_code_rule, load_notify_rules, make_escalation
-from redrive.store.filters import AuditFilter, LetterFilter, read_filter
+from redrive.store.filters import AuditFilter, LetterFilter, require_filter
 from redrive.store.letters import Facets, LetterRow, Triage
 from redrive.store.port import DeskStore
 from redrive.store.result_page import Page
@@ -117,18 +117,18 @@ class DeadLetters(GroupActions, BulkActions):
         self, filter: LetterFilter | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> Page[DeadLetter]:
         """Return a page of dead letters, newest first, without their stacks."""
-        page = await self._store.letters(read_filter(filter, LetterFilter), limit=limit, cursor=cursor)
+        page = await self._store.letters(require_filter(filter, LetterFilter), limit=limit, cursor=cursor)
         return await present_page(page, partial(self._presenter.letter, stack=False))
 
     @operation("GET /workflow-dlq/count", Permission.LOOK, id="count_letters", field="total")
     async def count(self, filter: LetterFilter | None = None) -> int:
         """Return the number of dead letters that match."""
-        return await self._store.count_letters(read_filter(filter, LetterFilter))
+        return await self._store.count_letters(require_filter(filter, LetterFilter))
 
     @operation("GET /workflow-dlq/facets", Permission.LOOK, id="show_facets")
     async def facets(self, filter: LetterFilter | None = None) -> Facets:
         """Count the newest 2,000 letters that match by code, stage, workflow, step and owner."""
-        return await self._store.facets(read_filter(filter, LetterFilter), most=_MAX_FACET_LETTERS)
+        return await self._store.facets(require_filter(filter, LetterFilter), most=_MAX_FACET_LETTERS)
 
     @overload
     async def replay(

@@ -20,7 +20,7 @@ from redrive.desk.validation import in_thread_if_large, is_id, measure_size, req
 from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.store.filters import OutboxFilter, read_filter
+from redrive.store.filters import OutboxFilter, require_filter
 from redrive.store.outbox import BlockedKey, DeliveryAction, DeliveryDecision, MessageRow
 from redrive.store.port import DeskStore, Store
 from redrive.store.result_page import Page
@@ -91,7 +91,7 @@ class Outbox:
         self, filter: OutboxFilter | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> Page[OutboxMessage]:
         """Return a page of messages with their deliveries, newest first. `topic` may end in `.*`."""
-        page = await self._store.messages(read_filter(filter, OutboxFilter), limit=limit, cursor=cursor)
+        page = await self._store.messages(require_filter(filter, OutboxFilter), limit=limit, cursor=cursor)
         return await present_page(page, self._present_message)
 
     @operation("GET /outbox/blocked", Permission.LOOK, id="list_blocked")

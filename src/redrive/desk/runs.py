@@ -34,7 +34,7 @@ from redrive.record_fields import replace
 from redrive.settle.cancellation import cancel_run
 from redrive.settle.settler import LocalSettler
 from redrive.store.circuits import MOST_COUNTED
-from redrive.store.filters import RunFilter, read_filter
+from redrive.store.filters import RunFilter, require_filter
 from redrive.store.port import DeskStore
 from redrive.store.result_page import Page
 from redrive.store.runs import RunRow
@@ -254,7 +254,7 @@ class Runs:
     @operation("GET /runs", Permission.LOOK, id="list_runs")
     async def list(self, filter: RunFilter | None = None, *, limit: int = 50, cursor: str | None = None) -> Page[Run]:
         """Return a page of runs, newest first; `page.next` and `page.prev` are cursors to its neighbours."""
-        page = await self._store.runs(read_filter(filter, RunFilter), limit=limit, cursor=cursor)
+        page = await self._store.runs(require_filter(filter, RunFilter), limit=limit, cursor=cursor)
         return await present_page(page, self._presenter.run)
 
     @operation("GET /runs/{id}/children", Permission.LOOK, id="list_children", run_id="id")

@@ -22,7 +22,7 @@ from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, Conflict, NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.encryption.keyring import Unreadable
-from redrive.store.filters import AuditFilter, TaskFilter, read_filter
+from redrive.store.filters import AuditFilter, TaskFilter, require_filter
 from redrive.store.port import DeskStore
 from redrive.store.questions import GivenAnswer, OpenQuestions, QuestionRow
 from redrive.store.result_page import Page
@@ -55,7 +55,7 @@ class Tasks:
     @operation("GET /tasks", Permission.LOOK, id="list_tasks")
     async def list(self, filter: TaskFilter | None = None, *, limit: int = 50, cursor: str | None = None) -> Page[Task]:
         """Return a page of tasks, newest first."""
-        page = await self._store.questions(read_filter(filter, TaskFilter), limit=limit, cursor=cursor)
+        page = await self._store.questions(require_filter(filter, TaskFilter), limit=limit, cursor=cursor)
         apart = await self._audience.find_apart(page.items, self._caller.who or "")
         return await present_page(page, partial(self._present, self._presenter, apart))
 

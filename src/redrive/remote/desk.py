@@ -49,7 +49,7 @@ from redrive.remote.client import TOKEN_VARIABLE, Address, Client, RawJson, enco
 from redrive.remote.sealing import Sealing
 from redrive.settings import ENVIRONMENT_VARIABLES
 from redrive.store.accounts import IssuedToken, MemberRow, NewToken, NewUser, TenantRow, TokenKind, TokenRow, UserRow
-from redrive.store.filters import LetterFilter, read_filter
+from redrive.store.filters import LetterFilter, require_filter
 from redrive.store.result_page import Page
 from redrive.store.runs import StartResult
 
@@ -86,7 +86,7 @@ async def send(client: Client, call: Callable[..., Any], *args: Any, **options: 
     tenant = given.pop("tenant", parameters["tenant"].default if "tenant" in parameters else None)
     key = given.pop("idempotency_key", None)
     if given.get("filter") is not None:
-        read_filter(given["filter"], get_args(parameters["filter"].annotation)[0])  # refuses what is not a filter
+        require_filter(given["filter"], get_args(parameters["filter"].annotation)[0])  # refuses what is not a filter
     where = given.pop("filter", given.get("letters"))
     if client.sealing is not None:
         where = client.sealing.seal_filter(where)

@@ -55,7 +55,7 @@ def _normalise_filter(filter: Filter) -> None:
             raise InputError(Reason(ReasonCode.FILTER_TEXT_EMPTY, field="text"))
 
 
-def read_filter(given: F | None, kind: type[F]) -> F:
+def require_filter(given: F | None, kind: type[F]) -> F:
     """Return the filter that a caller gave, or one that matches everything; refuse what is not a filter."""
     if given is None:
         return kind()
