@@ -55,6 +55,41 @@ async def test_a_worker_that_claimed_all_due_runs_starts_them_before_the_next_cl
     assert claims_made == claims_answered  # the step began before the next claim
 
 
+async def test_claimed_runs_begin_in_parts_between_which_the_first_ones_are_recorded() -> None:
+    app = Redrive("sqlite:///:memory:", concurrency=300)
+    begun: list[int] = []
+    begun_at_commit: list[int] = []
+    detached: list[str] = []
+
+    @app.step
+    async def work(number: int) -> int:
+        if not begun:
+            *_, last = worker.held.by_id.values()
+            detached.append(last.claimed.public_id)
+            last.detach()
+        begun.append(number)
+        return number
+
+    @app.workflow
+    async def order(number: int) -> int:
+        return await work(number)
+
+    def make(apply: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **options: Any) -> Any:
+            begun_at_commit.append(len(begun))
+            return apply(*args, **options)
+
+        return counted
+
+    async with at_work(app, lambda store: replacing(store, "apply", make)) as worker:
+        await until(lambda: worker.claimer.can_accept([]), "the worker has claimed once and is idle")
+        handles = await order.start_many([(number,) for number in range(300)])
+        results = await asyncio.gather(*(handle.result("10s") for handle in handles[:-1]))
+    assert detached == [handles[-1].id]
+    assert results == begun == list(range(299))  # the run that was detached before its turn did not begin
+    assert 0 < begun_at_commit[0] < 299
+
+
 @pytest.mark.parametrize("call", ["claim", "start"])
 async def test_a_run_given_to_a_stopping_worker_is_released_at_once(tmp_path: Path, call: str) -> None:
     app = make_app(tmp_path, lease=600.0)

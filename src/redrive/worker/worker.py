@@ -319,6 +319,7 @@ class Worker:
 
     def take(self, runs: Iterable[ClaimedRun], now: int) -> None:
         """Begin with runs that this worker holds from now on, or release them if it stops."""
+        executions = []
         for claimed in runs:
             try:
                 if self._stopping:
@@ -326,9 +327,10 @@ class Worker:
                     view = make_claimed_run_view(claimed, options, version)
                     self.committer.post(RunReleased(run=view))
                 else:
-                    self.held.begin(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
+                    executions.append(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
             except Exception as error:
                 self.committer.post(make_unreadable_outcome(claimed, error))
+        self.held.begin_claimed(executions)
         self.check_drained()
 
     def confirm(self, before: Execution, ended: WorkflowReturned) -> None:
