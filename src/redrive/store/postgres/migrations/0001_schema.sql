@@ -1075,14 +1075,24 @@ BEGIN
     END IF;
     now := COALESCE(at_time, redrive.micros(clock_timestamp()));
 
-    -- worker_lives, fences
-    SELECT array_agg(held.yes ORDER BY held.t), bool_and(held.yes)
-    INTO kept, none_lost
-    FROM (SELECT by_worker IS NULL OR EXISTS (
-                     SELECT 1 FROM redrive.workers AS w WHERE w.id = by_worker AND w.state = 'LIVE') AS yes) AS lives,
-         LATERAL (SELECT want.t, lives.yes AND COALESCE(COALESCE(want.fence, fences[1]) = (
-                             SELECT r.fence FROM redrive.runs AS r WHERE r.id = want.run), false) AS yes
-                  FROM unnest(apply.runs, fences) WITH ORDINALITY AS want (run, fence, t)) AS held;
+    -- worker_lives, fences: mostly all runs have one fence and all are held. To count them takes less than half of the time
+    -- that an answer for each of them takes, which the statement below it gives.
+    none_lost := cardinality(fences) = 1
+        AND (by_worker IS NULL OR EXISTS (
+                SELECT 1 FROM redrive.workers AS w WHERE w.id = by_worker AND w.state = 'LIVE'))
+        AND cardinality(apply.runs) = (
+                SELECT count(*) FROM redrive.runs AS r WHERE r.id = ANY (apply.runs) AND r.fence = fences[1]);
+    IF none_lost THEN
+        kept := array_fill(true, ARRAY[cardinality(apply.runs)]);
+    ELSE
+        SELECT array_agg(held.yes ORDER BY held.t), bool_and(held.yes)
+        INTO kept, none_lost
+        FROM (SELECT by_worker IS NULL OR EXISTS (
+                         SELECT 1 FROM redrive.workers AS w WHERE w.id = by_worker AND w.state = 'LIVE') AS yes) AS lives,
+             LATERAL (SELECT want.t, lives.yes AND COALESCE(COALESCE(want.fence, fences[1]) = (
+                                 SELECT r.fence FROM redrive.runs AS r WHERE r.id = want.run), false) AS yes
+                      FROM unnest(apply.runs, fences) WITH ORDINALITY AS want (run, fence, t)) AS held;
+    END IF;
 
     -- open_attempt
     IF conditions IS NOT NULL THEN
