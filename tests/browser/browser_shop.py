@@ -81,6 +81,7 @@ async def hostile(text: str, password: str, papers: str) -> None:
 
 
 LONG_NAME = f"import_{'the_purchases_of_all_customers_in_every_one_of_our_markets_' * 2}"[:100]
+LONG_REFERENCE = "order-of-the-year-" * 6
 ATTEMPTS = 31
 
 
@@ -114,7 +115,7 @@ async def populate(url: str) -> dict[str, str]:
             "wrong_unscripted": SCENARIOS["wrong input"]("order-10"),
             "ignored": SCENARIOS["wrong input"]("order-11"),
             "refund": credit_customer.start(1, tenant=SHOP),
-            "long": long_import.start(1, tenant=SHOP),
+            "long": long_import.start(1, tenant=SHOP, correlation_id=LONG_REFERENCE),
         }
         for number in range(LETTERS):
             told[f"transfer-{number}"] = settle_account.start(number, tenant=SHOP)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from browser_kit import ACCOUNTANT, OWNER, PATIENCE, PHONE, Looking, complaints, overflow
-from browser_shop import ATTEMPTS, FIXED, LETTERS, LONG_NAME, ON_CALL
+from browser_shop import ATTEMPTS, FIXED, LETTERS, LONG_NAME, LONG_REFERENCE, ON_CALL
 from playwright.sync_api import Page, expect
 
 from redrive.cli.demo.shop import PASSWORD
@@ -37,6 +37,7 @@ def test_the_accountant_corrects_a_field_and_replays(looking: Looking) -> None:
     page.get_by_role("button", name="Retry", exact=True).click()
     expect(page.get_by_text("Please correct")).to_be_visible()  # The form keeps the typed values.
     expect(address).to_have_value("12 Mill Lane")
+    expect(page.locator(".wrong")).to_have_text("Enter a number.")
     page.get_by_label("price").fill("19.90")
     page.get_by_role("button", name="Preview").click()
     expect(page.locator("ins").get_by_text("12 Mill Lane")).to_be_visible()
@@ -68,7 +69,7 @@ def test_the_accountant_undoes_a_closing_and_keeps_the_typed_text(looking: Looki
     field = page.locator("dialog input[name=tags]")
     expect(field).to_be_focused()
     expect(field).to_have_value("bank, " + "x" * 300)
-    expect(page.locator("#refused")).to_contain_text("a tag must be a text of 1 to 255")
+    expect(page.locator("#refused")).to_contain_text("A tag must be a text of 1 to 255")
     assert complaints(page) == []
     page.get_by_role("button", name="Close").click()
     page.context.clear_cookies()
@@ -108,6 +109,12 @@ def test_a_long_name_and_many_attempts_fit_on_every_screen(looking: Looking) -> 
         expect(page.get_by_text(LONG_NAME[:30]).first).to_be_visible()
         assert overflow(page) == 0, path
     assert page.locator(".results .grow").first.evaluate("it => it.clientWidth") > 250, "a result has a whole line"
+    for path in ("/app/admin/dlq?view=items", "/app/runs?"):
+        page.goto(f"{path}&workflow={LONG_NAME[:-1]}x")
+        reference = page.locator(".main-cell .small a")
+        expect(reference).to_have_text(LONG_REFERENCE)
+        assert reference.evaluate("it => it.clientHeight") < 30, "a reference takes one line"
+        assert overflow(page) == 0, path
 
 
 def test_the_accountant_corrects_a_field_on_her_phone(looking: Looking) -> None:

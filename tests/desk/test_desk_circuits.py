@@ -79,7 +79,7 @@ async def test_transitions_made_by_the_engine_are_audited() -> None:
         assert await events(e) == [
             ("circuit.opened", "redrive", "5 failures within 1 m, the last one: network"),
             ("circuit.half_opened", "redrive", "it was open for 1 m"),
-            ("circuit.closed", "redrive", "a probe succeeded"),
+            ("circuit.closed", "redrive", "a test call succeeded"),
         ]
 
 

@@ -143,7 +143,7 @@ class AuditEvent(StrEnum):
     TOKEN_CREATED = "token.created", "An API key was created", "Utworzono klucz API"
     TOKEN_REVOKED = "token.revoked", "An API key was revoked", "Unieważniono klucz API"
     WORKER_DRAINED = "worker.drained", "A worker was drained", "Rozpoczęto wygaszanie procesu roboczego"
-    WORKER_RETIRED = "worker.retired", "A worker was retired", "Wycofano proces roboczy"
+    WORKER_RETIRED = "worker.retired", "A worker was retired", "Odłączono proces roboczy"
     WORKER_REGISTERED = "worker.registered", "A remote worker registered", "Zarejestrowano zdalny proces roboczy"
     TENANT_CREATED = "tenant.created", "A tenant was created", "Utworzono organizację"
     TENANT_CHANGED = "tenant.changed", "A tenant was changed", "Zmieniono organizację"

@@ -50,7 +50,7 @@ def test_a_cause_is_assigned_commented_on_and_muted_until_a_date(site: World) ->
         assert "Assignee kim" in send("assign", to="kim")
         assert "asked the bank" in send("comment", text="asked the bank")
         before = Looked(client.get("/").text).text
-        for typed, words in (("2020-01-01", "until must be in the future"), ("soon", "enter a date")):
+        for typed, words in (("2020-01-01", "Until must be in the future"), ("soon", "Enter a date")):
             form = {"once": f"wrong-{typed}", "how": "date", "until": typed, "reason": "known to all"}
             refused = client.post(f"{_cause(site)}/mute", data=form)
             assert (refused.status_code, words in refused.text) == (422, True)

@@ -29,6 +29,7 @@ class Approval:
     limit: int = 0
     level: Literal["low", "high"] = "low"
     urgent: bool = False
+    remark: str | None = None
 
 
 def make_app(url: str) -> Redrive:
@@ -146,7 +147,8 @@ async def test_the_page_of_a_run_lists_events_and_sends_one_without_scripts(each
             ("&#34;low&#34;", " selected", "low"), ("&#34;high&#34;", "", "high")
         ]  # fmt: skip
         names = re.findall(r'name="(f:[^"]*)"', page)
-        assert names == ["f:by", "f:limit", "f:level", "f:urgent", "f:"]  # of both declared events
+        assert names == ["f:by", "f:limit", "f:level", "f:urgent", "f:remark", "f:"]  # of both declared events
+        assert "(JSON)" not in page, "a text that may be null is typed as a text"
         assert 'action="/app/runs' in page
         shown = (await aside(viewer.get, f"/runs/{handle.id}")).text
         assert "f:by" not in shown

@@ -6,7 +6,14 @@ import pytest
 
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages.replay_form import fill_fields, list_form_fields, split_faults
-from redrive.server.pages.texts import MAX_SHOWN, JsonExcerpt, excerpt_json, format_json, list_labelled_texts
+from redrive.server.pages.texts import (
+    MAX_SHOWN,
+    JsonExcerpt,
+    excerpt_json,
+    format_json,
+    list_labelled_texts,
+    name_word_class,
+)
 
 ORDER = {"order": {"id": 7, "paid": True, "lines": [1, 2], "note": None, "to": {"street": "Main"}}, "copies": 1.5}
 
@@ -80,3 +87,8 @@ def test_only_the_beginning_of_a_large_payload_is_formatted() -> None:
     large = {"papers": "x" * MAX_SHOWN, "rest": "y"}
     assert excerpt_json({**large, "more": Unwritten()}) == JsonExcerpt(format_json(large)[:MAX_SHOWN], cut=True)
     assert list_labelled_texts({"items": [Unwritten()] * MAX_SHOWN}) is None
+
+
+def test_only_short_words_stay_whole_in_a_cell() -> None:
+    found = {text: name_word_class(text) for text in ("accounts@shop.example", "paid by hand", "x" * 25, "", None)}
+    assert list(found.values()) == ["word", "words", "", "words", "words"]

@@ -164,8 +164,8 @@ def test_a_list_shows_its_position_in_both_orders_and_ignores_a_wrong_limit(shop
         assert "Oldest first Columns" in Looked(oldest).text
         assert rows(oldest) + rows(client.get(links(oldest, "next")).text) == newest[::-1]
         for slip, said in (
-            ("limit=9999", "limit must be"),
-            ("limit=x", "limit must be"),
+            ("limit=9999", "Limit must be"),
+            ("limit=x", "Limit must be"),
             ("cursor=x", "is not a cursor"),
         ):
             page = client.get(f"/admin/dlq?view=items&{slip}")
@@ -259,10 +259,10 @@ def test_a_letter_shows_its_failure_and_hides_secrets(shop: World) -> None:
     with of_role(shop, "ADMIN", headers={"Accept-Language": "pl"}) as client:
         shown = Looked(client.get(path).text).text
         assert "Krok charge przepływu fulfil nie powiódł się" in shown
-        assert "krok 'charge' nie powiódł się" in shown
+        assert "Krok 'charge' nie powiódł się" in shown
         assert "bez ponowienia: " in shown
         missing = client.get("/admin/dlq/dl-<b>nothing")
-        assert "nieudana sprawa &#39;dl-&lt;b&gt;nothing&#39; nie istnieje" in missing.text
+        assert "Nieudana sprawa &#39;dl-&lt;b&gt;nothing&#39; nie istnieje" in missing.text
 
 
 def test_a_corrected_field_is_replayed_once(shop: World) -> None:
@@ -345,7 +345,7 @@ def test_switching_between_fields_and_json_keeps_typed_values(shop: World) -> No
     assert api.get(f"/workflow-dlq/{shop.ids['acme']['any']}").json()["status"] == "OPEN"
 
 
-KEPT = "this mode keeps the input"
+KEPT = "This mode keeps the input"
 FIELDS = {"f:order": "B-0", "f:amount": "1000", "f:api_key": "••••••"}
 
 
@@ -391,7 +391,7 @@ def test_a_retry_policy_must_be_an_object(shop: World, typed: str) -> None:
         page = client.post(path, data={"mode": "FROM_FAILED", "retry": typed, "do": "check"})
         assert page.status_code == 422
         assert 'aria-describedby="wrong-retry"' in page.text
-        assert typed == "{half" or "enter the retry policy as an object" in page.text
+        assert typed == "{half" or "Enter the retry policy as an object" in page.text
         assert f">{typed}</textarea>".replace('"', "&#34;") in page.text
         right = client.post(path, data={"mode": "FROM_FAILED", "retry": '{"max_retries": 5}', "do": "check"})
         assert (right.status_code, 'name="seen"' in right.text) == (200, True)
@@ -412,9 +412,9 @@ def test_an_input_must_be_an_object(shop: World, typed: str) -> None:
 @pytest.mark.parametrize(
     ("mode", "output", "place", "words"),
     [
-        ("SKIP", "", "output", "enter the result of the step"),
-        ("COMPLETE", "", "output", "enter the result of the step"),
-        ("FROM_STEP", "", "from_step", "choose the step to continue from"),
+        ("SKIP", "", "output", "Enter the result of the step"),
+        ("COMPLETE", "", "output", "Enter the result of the step"),
+        ("FROM_STEP", "", "from_step", "Choose the step to continue from"),
         ("COMPLETE", "payment 7", "output", "A text needs quotes, such as &#34;payment 7&#34;"),
     ],
 )
@@ -740,7 +740,7 @@ def test_a_filter_is_saved_opened_shared_and_removed(shop: World) -> None:
             refused = staff.post("/views", data={**form, "once": str(wrong), **wrong})
             assert (refused.status_code, "Nothing was changed" in refused.text) == (422, True), wrong
         polish = staff.post("/views", data={**form, "once": "pl", "query": ""}, headers=in_polish)
-        assert "filtr widoku jest pusty" in polish.text
+        assert "Filtr widoku jest pusty" in polish.text
         assert staff.post("/views/unshare", data={"list": "letters", "name": "night shift"}).status_code == 303
         assert staff.post("/views/remove", data={"list": "letters", "name": "<i>slow"}).status_code == 303
         assert "Saved views" not in staff.get("/admin/dlq").text

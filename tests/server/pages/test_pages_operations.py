@@ -19,7 +19,7 @@ from redrive.core.audit import AuditEvent
 from redrive.policy import RetryPolicy
 from redrive.server.pages import lists
 from redrive.server.pages.activity import EVENT_KINDS
-from redrive.server.pages.texts import ROLES
+from redrive.server.pages.texts import CODE_EXPLANATIONS, ROLES
 from redrive.store.settings import NewSchedule
 from redrive.store.workers import Catalogue, NewWorker
 
@@ -122,7 +122,7 @@ def test_a_list_is_filtered_by_its_url_and_downloaded_as_a_file(site: World) -> 
         assert [row["id"] for row in rows] == [ids["good"]]
         wrong = client.get("/runs?since=yesterday")
         assert wrong.status_code == 422
-        assert "enter a duration" in wrong.text
+        assert "Enter a duration" in wrong.text
         for field in ("code", "category"):
             wrong = client.get(f"/admin/dlq?{field}=late")
             assert wrong.status_code == 422
@@ -136,7 +136,7 @@ def test_a_long_list_shows_that_only_its_time_can_be_sorted(site: World, monkeyp
             page = client.get(path).text
             assert "Newest first · other columns can be sorted when at most 1 rows match" in Looked(page).text
             assert "Sort by this column" not in page
-        assert "only lists of up to 1 rows can be sorted by this column" in client.get("/runs?sort=status").text
+        assert "Only lists of up to 1 rows can be sorted by this column" in client.get("/runs?sort=status").text
         assert "other columns can be sorted" not in client.get("/runs?workflow=nothing").text
 
 
@@ -153,13 +153,23 @@ def test_a_policy_is_stored_shown_and_removed_and_an_invalid_one_stays_in_its_fo
     with of_role(site, "ADMIN") as client:
         wrong = sent(client, "/policies", "/policies", workflow="fulfil", max_retries="many", jitter="0.2")
         assert wrong.status_code == 422
-        assert "max_retries must be a whole number" in wrong.text
+        assert "Enter a whole number, or -1 for no limit." in wrong.text, "the fault is at its field"
+        assert re.findall(r'name="(\w+)"[^>]* aria-invalid="true"', wrong.text) == ["max_retries"]
+        several = {"max_retries": "2", "factor": "0", "base_delay": "soon", "delays": "1s, x", "retry_on": "storm"}
+        bad = sent(client, "/policies", "/policies", workflow="fulfil", **several)
+        assert re.findall(r'name="(\w+)"[^>]* aria-invalid="true"', bad.text) == [
+            "base_delay",
+            "factor",
+            "delays",
+            "retry_on",
+        ]
+        assert "Give a timedelta" not in bad.text
         assert 'value="many"' in wrong.text
         nowhere = sent(client, "/policies", "/policies", max_retries="2")
         both = sent(client, "/policies", "/policies", max_retries="2", workflow="fulfil", default="yes")
         for refused in (nowhere, both):
             assert refused.status_code == 422
-            assert "name the workflow or the step that the policy is for, or choose the default" in refused.text
+            assert "Name the workflow or the step that the policy is for, or choose the default" in refused.text
         assert 'name="default" value="yes" checked' in both.text
         done = sent(client, "/policies", "/policies", workflow="fulfil", max_retries="7", base_delay="2s")
         assert done.status_code == 303
@@ -237,13 +247,15 @@ def test_a_circuit_is_opened_configured_and_closed(site: World) -> None:
         page = "/circuits/one?key=bank"
         assert "it burns" in client.get(page).text
         wrong = sent(client, page, "/circuits/settings", key="bank", failures="a few")
-        assert (wrong.status_code, 'value="a few"' in wrong.text) == (422, True)
+        assert (wrong.status_code, 'value="a few" placeholder="5" aria-invalid="true"' in wrong.text) == (422, True)
         assert sent(client, page, "/circuits/settings", key="bank", failures="9").status_code == 303
         assert "9 errors" in Looked(client.get(page).text).text
         assert "Set manually: Errors before opening: 9" in Looked(client.get(page).text).text
         assert "Errors before opening: 9" in Looked(client.get("/policies").text).text
         assert sent(client, page, "/circuits/one", key="bank", way="close").status_code == 303
-        assert "Calls are allowed." in Looked(client.get(page).text).text
+        closed = Looked(client.get(page).text).text
+        assert "Calls are allowed." in closed
+        assert "0 runs are waiting" not in closed
 
 
 def test_a_user_is_invited_once_and_a_key_is_shown_once(site: World) -> None:
@@ -258,7 +270,7 @@ def test_a_user_is_invited_once_and_a_key_is_shown_once(site: World) -> None:
         known = sent(client, "/members", "/members", email="new@acme.example", role="VIEWER")
         assert (known.status_code, "already has an account" in known.text) == (422, True)
         over = sent(client, "/members", "/members", email="boss@acme.example", role="OWNER")
-        assert "this needs the role OWNER" in over.text
+        assert "This needs the role OWNER" in over.text
         made = sent(client, "/members", "/keys", name="till", role="STAFF", lasts="soon")
         assert (made.status_code, 'value="till"' in made.text) == (422, True)
         made = sent(client, "/members", "/keys", name="till", role="STAFF", lasts="1d")
@@ -299,7 +311,7 @@ def test_a_run_is_started_with_a_generated_form_that_keeps_typed_values(site: Wo
     page = "/workflows/one?name=fulfil"
     with of_role(site, "VIEWER") as client:
         told = Looked(client.get(page).text).text
-        assert "Changing this needs the role Staff." in told
+        assert "Starting a run needs the role Staff." in told
         for other in ("/policies", f"/circuits/one?key={site.ids['acme']['key']}"):
             assert "needs the role Administrator." in Looked(client.get(other).text).text
     with of_role(site, "STAFF") as client:
@@ -310,6 +322,7 @@ def test_a_run_is_started_with_a_generated_form_that_keeps_typed_values(site: Wo
         wrong = sent(client, page, "/workflows/start", **form)
         assert (wrong.status_code, 'value="many"' in wrong.text, 'value="c-77"' in wrong.text) == (422, True, True)
         assert re.search(r'name="f:amount" dir="auto" aria-invalid="true"', wrong.text)
+        assert '<p class="wrong" id="wrong-2">Enter a whole number.</p>' in wrong.text
         as_json = sent(client, page, "/workflows/start", **{**form, "f:amount": "3", "as": "json"})
         assert "&#34;order&#34;: &#34;B-77&#34;" in as_json.text
         back = sent(
@@ -336,7 +349,7 @@ def test_a_schedule_is_run_now_paused_and_resumed(site: World) -> None:
     daily = {"workflow": "remind", "name": "daily"}
     with of_role(site, "ADMIN") as client:
         refused = sent(client, "/schedules", "/schedules/run", **daily)
-        assert (refused.status_code, "no live worker has schedule" in refused.text) == (409, True)
+        assert (refused.status_code, "No live worker has schedule" in refused.text) == (409, True)
         _keep_daily_schedule(site)
         assert "Run now" in client.get("/schedules").text
         assert sent(client, "/schedules", "/schedules/run", **daily, reason="month end").status_code == 303
@@ -529,6 +542,10 @@ def test_the_audit_log_shows_user_actions_and_engine_actions_on_request(site: Wo
         shown = client.get("/audit").text
         assert "audited" in shown
         assert "--people" in shown
+        assert (
+            "System"
+            in Looked(client.get("/audit", params={"event": "error.", "by": "redrive"}).text.split("<tbody>")[1]).words
+        )
         sent(client, "/policies", "/policies/remove", workflow="audited")
 
 
@@ -555,6 +572,21 @@ def test_pages_are_polish_for_polish_browsers(site: World) -> None:
     with of_role(site, "OWNER", headers={"Accept-Language": "pl"}) as client:
         assert "Przebiegi" in client.get("/runs").text
         assert "Utworzono użytkownika" in client.get("/audit?event=user.").text
+        run = client.get(f"/runs/{site.ids['acme']['run']}?tenant=acme").text
+        bars = re.findall(r"<title>(próba [^<]*)</title>", run)
+        assert bars
+        assert not [bar for bar in bars if "ttempt" in bar or "Próba" not in bar], "the decisions are translated too"
+
+
+def test_the_page_of_a_run_explains_its_failure_as_the_page_of_the_failure_does(site: World) -> None:
+    ids = site.ids["acme"]
+    with of_role(site, "VIEWER") as client:
+        run, failure = (
+            Looked(client.get(path).text).text for path in (f"/runs/{ids['run']}", f"/admin/dlq/{ids['letter']}")
+        )
+    explanation = next(text for text in CODE_EXPLANATIONS.values() if text in failure)
+    assert f"Step charge failed. {explanation}" in run
+    assert "failures of category" not in run.split("Timeline")[0]
 
 
 def test_a_stopped_rollback_is_resolved_from_its_failure_or_its_run(site: World) -> None:

@@ -9,7 +9,7 @@ from itertools import islice, pairwise
 import msgspec
 
 from redrive.core.states import EXECUTED_KINDS, EntryKind
-from redrive.desk.models import StepRecord
+from redrive.desk.models import AttemptRecord, StepRecord
 from redrive.server.pages.texts import N, find_state_label
 
 CHART_WIDTH = 1000.0
@@ -140,8 +140,7 @@ class Bar(msgspec.Struct, frozen=True, gc=False):
     tone: str
     waiting: bool
     seconds: float
-    text: str
-    attempt: int | None = None
+    attempt: AttemptRecord | None = None
 
 
 class WaterfallRow(msgspec.Struct, frozen=True):
@@ -206,12 +205,12 @@ class _Scale:
         self.gaps = tuple(gaps)
 
     def bar(
-        self, since: datetime, until: datetime, tone: str, text: str = "", *, waiting: bool, attempt: int | None = None
+        self, since: datetime, until: datetime, tone: str, *, waiting: bool, attempt: AttemptRecord | None = None
     ) -> Bar:
         x = self.position(self._since(since))
         width = max(_MIN_BAR_WIDTH, self.position(self._since(until)) - x)
         seconds = max(0.0, (until - since).total_seconds())
-        return Bar(min(x, CHART_WIDTH - width), width, tone, waiting, seconds, text, attempt)
+        return Bar(min(x, CHART_WIDTH - width), width, tone, waiting, seconds, attempt)
 
     def position(self, seconds: float) -> float:
         """Return the position of a time, given in seconds since the beginning."""
@@ -272,11 +271,9 @@ def _plot_row(step: StepRecord, scale: _Scale, now: datetime) -> WaterfallRow:
         if last_end is not None and each.began_at > last_end:
             bars.append(scale.bar(last_end, each.began_at, "off", waiting=True))
         tone, last_end = find_state_label(each.status).tone, each.ended_at
-        bars.append(
-            scale.bar(each.began_at, each.ended_at or now, tone, each.decision, waiting=False, attempt=each.attempt)
-        )
+        bars.append(scale.bar(each.began_at, each.ended_at or now, tone, waiting=False, attempt=each))
     if not attempts and step.kind not in EXECUTED_KINDS:
-        bars.append(scale.bar(step.began_at, step.ended_at or now, "off", step.name, waiting=True))
+        bars.append(scale.bar(step.began_at, step.ended_at or now, "off", waiting=True))
     elif not attempts or step.status in ("RUNNING", "RETRYING", "PENDING"):
         since = max((each.ended_at or now for each in attempts), default=step.began_at)
         tone = find_state_label(step.status).tone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import Request
@@ -13,7 +13,7 @@ from redrive.core.circuit import CircuitStatus
 from redrive.core.roles import Permission
 from redrive.core.states import DeliveryStatus
 from redrive.errors import ConfigurationError, InputError, NotFound
-from redrive.policy import RetryPolicy
+from redrive.policy import Circuit, RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import field_names
 from redrive.server.pages import lists
@@ -71,9 +71,9 @@ async def set_circuit(request: Request, context: Context, form: SentForm) -> Res
         if form.get("unset"):
             await desk.unset(key, tenant=context.home, by=context.by)
         else:
-            settings: dict[str, Any] = {name: form.maybe(name) for name in _CIRCUIT_SETTINGS if form.get(name)}
-            for name in settings.keys() & {"failures", "probes"}:
-                settings[name] = _parse_number(name, settings[name], int)
+            settings = {
+                name: _parse_circuit_setting(name, form.get(name)) for name in _CIRCUIT_SETTINGS if form.get(name)
+            }
             await desk.set(key, tenant=context.home, by=context.by, **settings)
     except InputError as error:
         return await _render_circuit(request, context, key, Reason.of_error(error), form)
@@ -86,8 +86,26 @@ async def _render_circuit(
     circuit = await context.desk.circuits.get(key, tenant=context.home)
     where = AuditFilter(event="circuit.", subject=circuit.key)
     lines = await context.desk.audit.list(where, limit=20, language=make_view(request).lang)
-    values = {"circuit": circuit, "lines": lines.items, "wrong": wrong, "typed": form}
+    typed = {name: form.get(name) for name in _CIRCUIT_SETTINGS}
+    faulty = _list_faulty(typed, lambda name, text: Circuit.from_json({name: _parse_circuit_setting(name, text)}))
+    values = {"circuit": circuit, "lines": lines.items, "wrong": wrong, "faulty": faulty, "typed": form}
     return await render_page(request, "circuit.html", status=422 if wrong else 200, **values)
+
+
+def _parse_circuit_setting(name: str, text: str) -> Any:
+    return _parse_number(name, text, int) if name in ("failures", "probes") else text
+
+
+def _list_faulty(typed: Mapping[str, str], check: Callable[[str, str], object]) -> list[str]:
+    """Return the names of the fields whose texts are wrong by themselves."""
+    faulty = []
+    for name, text in typed.items():
+        try:
+            if text:
+                check(name, text)
+        except (ConfigurationError, InputError):
+            faulty.append(name)
+    return faulty
 
 
 def _parse_number(name: str, text: str, kind: Callable[[str], int | float]) -> int | float:
@@ -176,6 +194,7 @@ async def _render_policies(
 ) -> Response:
     """Show the policies. `near` are known names like that of an unknown workflow, which the user has to confirm."""
     confined = context.principal.workflows is not None  # circuits name no workflow
+    policy = {name: typed.get(name, "") for name in _POLICY_FIELDS}
     circuits = [] if confined else (await context.desk.circuits.list(CircuitFilter(), limit=100)).items
     return await render_page(
         request,
@@ -186,6 +205,7 @@ async def _render_policies(
         workflows=[item.name for item in await context.view.workflows()],
         typed=typed,
         wrong=wrong,
+        faulty=_list_faulty(policy, lambda name, text: RetryPolicy.from_json({name: _parse_policy_field(name, text)})),
         near=near,
         mine=lambda stored: stored.tenant == context.one_tenant,
     )

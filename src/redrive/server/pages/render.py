@@ -176,6 +176,7 @@ _environment.filters |= {
     "fields": texts.list_labelled_texts,
     "utc": texts.format_utc,
     "iso": texts.format_iso,
+    "words": texts.name_word_class,
     "whole": pass_context(lambda page, number: format_number(number, page["page"].lang)),
 }
 
@@ -374,14 +375,23 @@ class PageView:
 
     def render_reason(self, reason: Reason | str | None) -> Markup:
         """Return a reason in the user's language; free text stays as it is, marked as English."""
+        if isinstance(reason, Reason) and reason.code is ReasonCode.PYDANTIC_RULE:
+            if text := texts.FIELD_RULES.get(str(reason.params["rule"])):
+                return self.t(text)
         if isinstance(reason, Reason) and reason.code in _PAGE_SENTENCES:
             return self._render_page_sentence(reason)
         if isinstance(reason, Reason) and reason.code not in _FREE_TEXT:
             # The sentence has a time in UTC; pages show the time of the next attempt in the user's time zone.
             reason = Reason(reason.code, **{**reason.params, "next_at": None}) if "next_at" in reason.params else reason
-            return escape(render(reason, CATALOGUES[self.lang])[:_MAX_REASON_LENGTH])
+            return escape(self._render_sentence(reason)[:_MAX_REASON_LENGTH])
         text = str(reason or "")[:_MAX_REASON_LENGTH]
         return escape(text) if self.lang == "en" else Markup('<span lang="en" dir="auto">{}</span>').format(text)
+
+    def _render_sentence(self, reason: Reason) -> str:
+        """Return a reason with a capital letter, unless it begins with a parameter or the name of a field."""
+        catalogue = CATALOGUES[self.lang]
+        text, first = render(reason, catalogue), catalogue.texts[reason.code].partition(" ")[0]
+        return text[:1].upper() + text[1:] if first.isalpha() else text
 
     def _render_page_sentence(self, reason: Reason) -> Markup:
         values: dict[str, Any] = dict(reason.params)

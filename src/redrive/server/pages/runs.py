@@ -134,6 +134,7 @@ class StepFailure(msgspec.Struct, frozen=True, gc=False):
     at: datetime
     name: str
     message: str
+    attempts: int
 
 
 @run_routes.get("/runs/{id}", **requires(Permission.LOOK))
@@ -144,7 +145,7 @@ async def show_run(request: Request, context: Context, id: Id) -> Response:
     over = run.status in FINAL_RUN_STATUSES
     # The failure of a compensation is shown beside that of the run, not instead of it.
     failures = [
-        StepFailure(each.began_at, step.name, each.message)
+        StepFailure(each.began_at, step.name, each.message, step.attempt)
         for step in current
         for each in step.attempts
         if step.kind is EntryKind.STEP and each.message

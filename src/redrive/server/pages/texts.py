@@ -153,6 +153,35 @@ CIRCUIT_SETTINGS = {
     "probes": N("Test calls at a time"),
     "on_open": N("Runs while open"),
 }
+FIELD_RULES = {
+    **dict.fromkeys(("decimal_parsing", "decimal_type", "float_parsing", "float_type"), N("Enter a number.")),
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), N("Enter a whole number.")),
+    **dict.fromkeys(("bool_parsing", "bool_type"), N("Enter true or false.")),
+    **dict.fromkeys(
+        ("date_parsing", "date_type", "date_from_datetime_parsing", "date_from_datetime_inexact"),
+        N("Enter a date such as 2026-01-31."),
+    ),
+    **dict.fromkeys(
+        ("datetime_parsing", "datetime_type", "datetime_from_date_parsing"),
+        N("Enter a date and time such as 2026-01-31T09:30."),
+    ),
+    "string_type": N("Enter a text."),
+    "missing": N("A value is missing."),
+}
+"""What to enter in a field that breaks a rule of its type; the other rules have a text of pydantic."""
+_DURATION_HINT = N("Enter a duration such as 30s, 5m or 1h30m.")
+_CATEGORIES_HINT = N("Enter kinds of errors such as timeout or network, separated by commas.")
+SETTING_HINTS = {
+    "max_retries": N("Enter a whole number, or -1 for no limit."),
+    **dict.fromkeys(("base_delay", "max_delay", "max_elapsed", "window", "open_for"), _DURATION_HINT),
+    "delays": N("Enter durations such as 20s, 5m, separated by commas."),
+    "factor": N("Enter a number from 1 to 1,000."),
+    "jitter": N("Enter a number from 0 to 1."),
+    **dict.fromkeys(("retry_on", "never_retry_on"), _CATEGORIES_HINT),
+    "failures": N("Enter a whole number from 1 to 1,000."),
+    "probes": N("Enter a whole number from 1 to 100."),
+}
+"""What to enter where the text of a setting is wrong."""
 TOKEN_KINDS = {"key": N("API key"), "jwt": N("Signed token"), "code": N("Code")}
 ROLES = {
     "OWNER": N("Owner"),
@@ -305,6 +334,7 @@ MAX_SHOWN = 20_000
 """Characters of a payload that a page shows."""
 
 _MAX_CELL_LENGTH = 200  # characters of a list that is shown in one cell
+_LONGEST_WORD = 24  # characters of a word that a cell of a table keeps on one line
 _TIME_UNITS = ((86_400, N("{n} d")), (3_600, N("{n} h")), (60, N("{n} min")), (1, N("{n} s")))
 
 
@@ -329,6 +359,14 @@ def excerpt_json(value: Any) -> JsonExcerpt:
         if left < 0:
             return JsonExcerpt("".join(parts), cut=True)
     return JsonExcerpt("".join(parts), cut=False)
+
+
+def name_word_class(text: Any) -> str:
+    """Return the class of a table cell whose words are short enough for one line: one `word`, or several."""
+    words = str(text or "").split()
+    if max(map(len, words), default=0) > _LONGEST_WORD:
+        return ""
+    return "word" if len(words) == 1 else "words"
 
 
 def list_labelled_texts(value: Any) -> list[tuple[str, str]] | None:
