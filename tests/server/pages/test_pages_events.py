@@ -268,7 +268,7 @@ async def test_relatives_of_a_run_are_shown_over_http_on_its_page_and_as_a_tree(
     with of_role(each_site, "STAFF") as browser:
         page = (await aside(browser.get, f"/runs/{parent.id}")).text
         notes = Looked(page[page.index('id="now"') : page.index('id="acts"')])
-        assert "That run failed and needs a decision: workflow 'anything' raised NonRetryable" in notes.text
+        assert "That run failed and needs a decision: Workflow 'anything' raised NonRetryable" in notes.text
         assert f"/app/admin/dlq/{letter}" in page
     for env in (server, store):
         why = (await aside(CliRunner().invoke, main, ["runs", "why", parent.id], env=env)).stdout.replace("\n", " ")

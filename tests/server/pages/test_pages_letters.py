@@ -273,7 +273,7 @@ def test_a_corrected_field_is_replayed_once(shop: World) -> None:
         form = {"mode": "FROM_FAILED", "f:order": "A-17", "f:amount": "a lot", "f:api_key": "••••••"}
         refused = client.post(f"{path}/replay", data={**form, "do": "check", "once": once(asked.text)})
         assert refused.status_code == 422
-        assert re.search(r'id="wrong-\d">[^<]*integer', refused.text)
+        assert re.search(r'id="wrong-\d">[^<]*Enter a whole number', refused.text)
         assert 'value="a lot"' in refused.text
         form["f:amount"] = "40"
         hurried = client.post(f"{path}/replay", data={**form, "do": "replay", "once": once(asked.text)})
