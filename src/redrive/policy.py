@@ -45,7 +45,7 @@ MAX_FAILURES, MAX_PROBES, MAX_CIRCUIT_NAME = 1000, 100, 200
 _CATEGORIES = frozenset(Category)  # before Python 3.12, `in Category` raises for other strings
 
 CATEGORY_ALIASES: Mapping[str, tuple[Category, ...]] = {
-    "transient": (Category.NETWORK, Category.DEPENDENCY_UNAVAILABLE),
+    "transient": (Category.NETWORK, Category.SERVER_ERROR, Category.DEPENDENCY_UNAVAILABLE),
     "permanent": (Category.NOT_FOUND, Category.CLIENT_ERROR, Category.MISSING_CONFIG),
     "external_service": (Category.SERVER_ERROR,),
     "transient_network": (Category.NETWORK,),
