@@ -6,7 +6,8 @@
     renew             collect a fee from a provider that goes down and comes back, behind a circuit
     remind            wait -> mail
     ask_supplier      wait for an answer, with a time limit
-    gift              child runs: wrap and deliver; a failed one keeps its parent waiting until it is retried
+    gift              a child run delivers; if it fails, its parent waits until it is retried
+    refund            ask people whether to refund, with a time limit
     import_catalogue  read a file that may crash the whole process
     count_stock       every minute, by its schedule
 
