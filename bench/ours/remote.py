@@ -22,6 +22,7 @@ from bench.ours.throughput import STEPS, burst
 from bench.ours.witness import Witness
 from redrive.clock import MICROS, SystemClock
 from redrive.core.roles import ALL_TENANTS, Role
+from redrive.core.run_options import RunOptions
 from redrive.remote import wire
 from redrive.remote.client import Address
 from redrive.remote.connection import Server
@@ -147,7 +148,7 @@ class _Worker:
         return msgspec.json.decode(text, type=kind)
 
     async def register(self) -> None:
-        item = CatalogueItem(name="one", options="{}", schema_in="{}", schema_out="{}")
+        item = CatalogueItem(name="one", options=RunOptions().to_json(), schema_in="{}", schema_out="{}")
         code = Catalogue(version="bench", workflows=(item,), steps=())
         call = wire.Registration(name="bench", protocols=(wire.PROTOCOL,), catalogue=code, lease=30 * MICROS)
         registered = await self._call("register", call, wire.Registered)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,11 +26,13 @@ import redrive
 from redrive import ChildFailed, Redrive, RetryPolicy
 from redrive.clock import MICROS, SystemClock
 from redrive.core.roles import ALL_TENANTS, Role
+from redrive.core.run_options import StepOptions
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
 from redrive.errors import ConfigurationError, InputError, NotAllowed, NotSignedIn, RunFailed
 from redrive.remote import wire
 from redrive.remote.backend import RemoteBackend
+from redrive.server.routes.workers import worker_routes
 from redrive.store.accounts import NewToken, TokenKind
 from redrive.store.filters import RunFilter
 from redrive.store.postgres import PostgresStore
@@ -858,6 +861,7 @@ def register(
     )
 
 
+STEP_OPTIONS = StepOptions().to_json()
 OPTIONS = '{"override": null, "retry": null, "dead_letter": true, "max_crashes": 3, "letter_keeps": 1000000000}'
 
 
@@ -984,27 +988,46 @@ def test_records_that_cannot_be_read_back_are_refused(remote: Remote) -> None:
     deep = "[" * 500 + "]" * 500
     with remote.http(remote.world.tokens["acme", "WORKER"]) as http:
         worker = register(http, "acme_odd").json()["worker"]
-        items = [{"name": "acme_odd", "options": "[]", "schema_in": "{}", "schema_out": "{}"}]
-        catalogue = {"version": "v", "workflows": items, "steps": []}
-        body = {"name": "test", "protocols": [1], "catalogue": catalogue, "lease": 30_000_000}
-        assert http.post("/register", json=body).status_code == 422
+        for kind, options in (
+            *(("workflows", each) for each in ("[]", "{}", f'{OPTIONS[:-1]}, "index": 5}}', '{"timeout": "x"}')),
+            ("steps", "{}"),
+        ):
+            items = [{"name": "acme_odd", "options": options, "schema_in": "{}", "schema_out": "{}"}]
+            catalogue = {"version": "v", "workflows": [], "steps": [], kind: items}
+            body = {"name": "test", "protocols": [1], "catalogue": catalogue, "lease": 30_000_000}
+            assert http.post("/register", json=body).status_code == 422, options
     with remote.http(remote.world.tokens["acme", "WORKER"], worker=worker) as http:
         odd: list[dict[str, Any]] = [
             {"delay": 2**62}, {"delay": -1}, {"timeout": 0}, {"deadline": 2**62}, {"deadline": -1}, {"priority": 1001},
             {"key_keeps": 2**62}, {"queue": "q" * 256}, {"queue": ""}, {"correlation_id": "a\0"}, {"input": deep},
             {"public_id": ""}, {"public_id": "a/b"}, {"public_id": "x" * 101},
+            *({"options": OPTIONS.replace("3,", f"{each},")} for each in ('"x"', "0", 2**70)),  # max_crashes
+            *({"options": f"{OPTIONS[:-1]}, {each}}}"} for each in (
+                '"depth": "x"', '"depth": 51', '"index": [5]', '"priority": "x"', '"limits": {"timeout": "x"}',
+                '"notify": {"on": [5]}', '"started_by": "\0"',
+                '"on_failure": {"handlers": [{"workflow": "w", "parameter": "p", "options": "{}"}], "limit": 1}',
+            )),
         ]  # fmt: skip
         for number, more in enumerate(odd):
             refused = http.post("/start", json=start_body("acme", "acme_odd", f"odd-{number}", **more))
             assert refused.status_code == 422, (more, refused.text)
-        handler = start_body("acme", "acme_odd", "odd-run", handler_for=remote.world.ids["globex"]["run"])
+        strange = '{"trace":"' + "a\r\nX: 1\0".ljust(55, "x") + '","origin":["bull:jobs","77"],' + OPTIONS[1:]
+        handler = start_body(
+            "acme", "acme_odd", "odd-run", handler_for=remote.world.ids["globex"]["run"], options=strange
+        )
         held = http.post("/start", json=handler).json()[0]["claimed"]
         assert held["handler_for"] is None
+        # A bridge would end the job that an origin names, and copy its data.
+        assert json.loads(held["options"]).keys().isdisjoint({"origin", "trace"})
 
         place = {"index": 0, "key": "/a#0", "kind": "step", "name": "a"}
         at = {"run": held["id"], "fence": held["fence"]}
         bad: list[dict[str, Any]] = [
             returned(held, deep), returned(held, done=-1), returned(held, attempt=2**40),
+            returned(held, place={**place, "key": "a\0"}), returned(held, place={**place, "name": "a\0"}),
+            {"k": "status", **at, "note": {"text": "a\0"}},
+            {"k": "awaits", **at, "place": {**place, "kind": "wait"}, "delay": None, "kind": "event", "seen": 0,
+             "input": '{"mode": "one", "names": ["a"]}', "subjects": ["a\0"], "idle": True, "hold": 0},
             returned(held, place={**place, "index": -1}), returned(held, place={**place, "index": 2**63}),
             returned(held, admitted={"key": "k", "settings": '{"failures": -1}'}),
             {"k": "began", **at, "place": place, "attempt": 1, "input": "{}", "options": "[]", "limit": 1},
@@ -1025,6 +1048,7 @@ def test_records_that_cannot_be_read_back_are_refused(remote: Remote) -> None:
         calls: list[tuple[str, dict[str, Any]]] = [
             ("/circuit", {"tenant": "acme", "key": "k", "settings": "zz"}),
             ("/circuit", {"tenant": "acme", "key": "k", "settings": "[1]"}),
+            ("/circuit", {"tenant": "acme", "key": "a\0", "settings": "{}"}),
             ("/circuits", {"successes": [{"tenant": "acme", "key": "k", "settings": "{}", "calls": 1, "last_at": 1}]}),
             (
                 "/circuits",
@@ -1035,6 +1059,8 @@ def test_records_that_cannot_be_read_back_are_refused(remote: Remote) -> None:
             ),
             ("/beat", {"steps": [{"run": held["id"], "index": 0, "details": "x" * (2 << 20)}]}),
             ("/beat", {"steps": [{"run": held["id"], "index": 2**40}]}),
+            ("/beat", {"steps": [{"run": held["id"], "index": 0, "details": "a\0"}]}),
+            ("/beat", {"steps": [{"run": held["id"], "index": 0, "details": "[1"}]}),
             ("/beat", {"steps": [{"run": held["id"], "index": 0}] * 10_001}),
             ("/wakeups", {"runs": list(range(10_001))}),
         ]
@@ -1042,8 +1068,9 @@ def test_records_that_cannot_be_read_back_are_refused(remote: Remote) -> None:
             refused = http.post(path, json=call)
             assert refused.status_code == 422, (path, refused.text)
         assert http.post("/retire", json={}).status_code == 200
-    listed = remote.world.client("acme", "ADMIN").get("/runs")
-    assert listed.status_code == 200, "".join(remote.process.lines[-30:])
+    for path in ("/runs", "/workflows", "/circuits", "/workflow-dlq"):
+        listed = remote.world.client("acme", "ADMIN").get(path)
+        assert listed.status_code == 200, "".join(remote.process.lines[-30:])
 
 
 def test_a_tenant_reaches_nothing_of_another_one(remote: Remote) -> None:
@@ -1057,14 +1084,29 @@ def test_a_tenant_reaches_nothing_of_another_one(remote: Remote) -> None:
         run = http.post("/start", json=start_body("globex", "globex_only", "remote-globex")).json()[0]["claimed"]
     with remote.http(mine) as http:
         here = register(http, "acme_only").json()["worker"]
+    with remote.http(mine, here) as http:
+        own = http.post("/start", json=start_body("acme", "acme_only", "remote-acme")).json()[0]["claimed"]
+    ticket = f"{run['id']}-0-{run['fence']}-{'0' * 20}"
     calls: list[tuple[str, str, Any]] = [
         ("POST", "/claim", {"capacity": 5, "suspect": True}),
         ("POST", "/wait", {"wait": 0}),
         ("POST", "/settle", {"number": 1, "outcomes": [returned(run)]}),
-        ("POST", "/begun", {"outcomes": []}),
-        ("POST", "/beat", {}),
+        ("POST", "/begun", {"outcomes": [{**returned(run), "k": "began", "options": STEP_OPTIONS, "limit": 1}]}),
+        ("POST", "/beat", {"steps": [{"run": run["id"], "index": 0, "details": '"stolen"'}]}),
         ("GET", "/held", None),
         ("GET", f"/runs/{run['id']}/history", None),
+        ("GET", f"/runs/{run['id']}/mailbox", None),
+        ("POST", f"/runs/{run['id']}/awaited", {"run_id": "remote-globex"}),
+        ("POST", f"/runs/{own['id']}/awaited", {"run_id": "remote-globex", "ends": True, "undo": True}),
+        ("POST", f"/runs/{run['id']}/asked", {"index": 0}),
+        ("POST", "/wakeups", {"runs": [run["id"]]}),
+        ("POST", "/steps/poll", {"queue": "globex", "steps": ["globex-step"], "wait_ms": 0}),
+        ("POST", "/steps/begin", {"tickets": [ticket]}),
+        ("POST", "/steps/settle", {"answers": [{"ticket": ticket}]}),
+        ("POST", f"/steps/{ticket}/begin", None),
+        ("POST", f"/steps/{ticket}/heartbeat", {}),
+        ("POST", f"/steps/{ticket}/complete", {"output": 1}),
+        ("POST", f"/steps/{ticket}/fail", {"error": "x"}),
         ("POST", "/start", start_body("globex", "globex_only", "stolen")),
         ("POST", "/permit", {"tenant": "globex", "key": "k", "settings": "", "run": run["id"], "fence": 1, "index": 0}),
         ("POST", "/circuit", {"tenant": "globex", "key": "globex-bank", "settings": "{}"}),
@@ -1072,6 +1114,10 @@ def test_a_tenant_reaches_nothing_of_another_one(remote: Remote) -> None:
         ("POST", "/version", {"version": "v"}),
         ("POST", "/retire", {}),
     ]  # fmt: skip
+    unbound = {path for _, path, _ in calls} | {"/register"}
+    for route in worker_routes.routes:
+        pattern = re.compile(re.sub(r"{\w+}", "[^/]+", route.path.removeprefix(f"{PREFIX}/worker")))
+        assert any(pattern.fullmatch(path) for path in unbound), f"no call of {pattern.pattern}"
     with remote.http(mine, unused) as http:  # with a worker that this server has not heard of since it registered
         assert http.post("/beat", json={}).status_code == 404
     with remote.http(mine, there) as http:  # with the worker of another tenant
@@ -1081,7 +1127,17 @@ def test_a_tenant_reaches_nothing_of_another_one(remote: Remote) -> None:
         found = {path: http.request(method, path, json=body) for method, path, body in calls if path != "/retire"}
         assert found["/claim"].json()["runs"] == []
         assert [each["kept"] for each in found["/settle"].json()["answers"]] == [False]
-        assert found["/held"].json() == []
+        assert [each["public_id"] for each in found["/held"].json()] == ["remote-acme"]
+        assert found["/wakeups"].json()["wakeups"] == []
+        assert found[f"/runs/{run['id']}/mailbox"].json() == {"mailbox": None}
+        assert found[f"/runs/{run['id']}/awaited"].json() == {"awaited": None}
+        unknown = http.post(f"/runs/{own['id']}/awaited", json={"run_id": "unknown", "ends": True})
+        assert found[f"/runs/{own['id']}/awaited"].json() == unknown.json()
+        assert unknown.json()["awaited"].get("end") is None
+        assert found[f"/runs/{run['id']}/asked"].json() == {"asked": None}
+        assert found["/steps/poll"].json()["tasks"] == []
+        tickets = [found[path] for path in found if path.startswith("/steps/") and path != "/steps/poll"]
+        assert [answer.status_code for answer in tickets] == [404] * 6
         assert found[f"/runs/{run['id']}/history"].status_code == 404
         assert found["/start"].status_code == 403
         assert found["/permit"].status_code == 404
@@ -1203,13 +1259,14 @@ async def test_a_token_for_single_steps_registers_no_others(remote: Remote) -> N
         signed = await admin.create_token(structs.replace(new, kind=TokenKind.JWT))
     for secret in (made.secret, signed.secret):
         with remote.http(secret) as http:
-            item = {"options": "{}", "schema_in": "{}", "schema_out": "{}"}
             for kind, name, status in (
                 ("steps", "render", 200),
                 ("workflows", "render", 403),
                 ("steps", "charge", 403),
             ):
-                catalogue = {"version": "v", "workflows": [], "steps": [], kind: [{"name": name, **item}]}
+                options = STEP_OPTIONS if kind == "steps" else OPTIONS
+                item = {"name": name, "options": options, "schema_in": "{}", "schema_out": "{}"}
+                catalogue = {"version": "v", "workflows": [], "steps": [], kind: [item]}
                 body = {"name": "steps", "protocols": [1], "catalogue": catalogue, "lease": 30_000_000}
                 answer = http.post("/register", json=body)
                 assert answer.status_code == status, answer.text

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redrive.clock import SystemClock
 from redrive.errors import NotFound
 from redrive.server.body import JsonLimits, find_json_excess, parse_form
 from redrive.server.limits import Limits, LoginLimiter, RateLimiter
-from redrive.server.live_updates import StreamHub
+from redrive.server.live_updates import MAX_POLLS_PER_WORKER, LongPolls, StreamHub
 from redrive.server.problem_responses import ProblemError
 from redrive.server.request_guard import RequestGuard, Sender
 from redrive.testing import VirtualClock
@@ -144,6 +145,25 @@ async def test_the_streams_of_a_user_are_limited() -> None:
     await held[0].aclose()  # type: ignore[attr-defined]
     hub.check("ann")
     await held[1].aclose()  # type: ignore[attr-defined]
+
+
+async def test_the_long_polls_of_a_worker_are_limited() -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    polls = LongPolls(never, SystemClock())
+    waiting = [asyncio.create_task(polls.wait(1, ("kind",), 60.0)) for _ in range(MAX_POLLS_PER_WORKER)]
+    await asyncio.sleep(0)
+    with pytest.raises(ProblemError) as refused:
+        await polls.wait(1, ("kind",), 60.0)
+    assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
+    other = asyncio.create_task(polls.wait(2, ("kind",), 60.0))
+    waiting.pop().cancel()
+    await asyncio.sleep(0)
+    waiting.append(asyncio.create_task(polls.wait(1, ("kind",), 60.0)))  # there is room again
+    await asyncio.sleep(0)
+    polls.close()
+    assert await asyncio.gather(other, *waiting) == [False] * (MAX_POLLS_PER_WORKER + 1)
 
 
 def test_a_rate_limit_applies_and_recovers() -> None:

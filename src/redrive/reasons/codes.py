@@ -392,6 +392,7 @@ class ReasonCode(StrEnum):
     OUTCOME_INVALID = "outcome_invalid"
     WORKFLOW_NAME_TAKEN = "workflow_name_taken"
     TOO_MANY_WORKERS = "too_many_workers"
+    TOO_MANY_POLLS = "too_many_polls"
     TOO_MANY_RUNS = "too_many_runs"
 
     # what is wrong with a value that a person typed

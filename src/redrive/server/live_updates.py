@@ -174,6 +174,9 @@ class _Stream:
         yield b"event: bye\ndata: {}\n\n"
 
 
+MAX_POLLS_PER_WORKER = 10
+"""Long polls that a worker may have open: each keeps a connection and some memory."""
+
 _POLL_INTERVAL = 1.0  # seconds between two answers to long polls without a notification
 
 
@@ -183,14 +186,27 @@ class LongPolls:
     def __init__(self, changed: Callable[[], Awaitable[None]], clock: Clock) -> None:
         self._changed = changed
         self._clock = clock
+        self._open: Counter[int] = Counter()  # by worker
         self._waiting: defaultdict[tuple[object, ...], deque[asyncio.Future[bool]]] = defaultdict(deque)
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
 
-    async def wait(self, kind: tuple[object, ...], seconds: float) -> bool:
+    async def wait(self, worker: int, kind: tuple[object, ...], seconds: float) -> bool:
         """Wait until there may be work for workers of a kind; False if the time is up before."""
         if self._closed:
             return False
+        if self._open[worker] >= MAX_POLLS_PER_WORKER:
+            reason = Reason(ReasonCode.TOO_MANY_POLLS, most=MAX_POLLS_PER_WORKER)
+            raise ProblemError(429, reason, headers={"Retry-After": "1"})
+        self._open[worker] += 1
+        try:
+            return await self._wait(kind, seconds)
+        finally:
+            self._open[worker] -= 1
+            if not self._open[worker]:
+                del self._open[worker]
+
+    async def _wait(self, kind: tuple[object, ...], seconds: float) -> bool:
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._notify_regularly())]
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

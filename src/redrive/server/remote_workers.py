@@ -116,7 +116,7 @@ class RemoteWorkers:
     async def wait(self, session: WorkerSession, seconds: float) -> bool:
         """Wait until there may be work for the worker, for some seconds at most."""
         self._runtime().wake_listeners.add(self.polls.notify_all)
-        return await self.polls.wait(session.kind, seconds)
+        return await self.polls.wait(session.row.worker, session.kind, seconds)
 
     def close(self) -> None:
         """End all long polls, and close the connection for heartbeats."""
@@ -496,7 +496,7 @@ class RemoteWorkers:
     async def evaluate_circuit(self, session: WorkerSession, call: wire.CircuitCall) -> CircuitRow:
         """Decide on a circuit about which calls were recorded."""
         self._require_tenant(session, call.tenant)
-        check_fields({"settings": call.settings}, self.limits.payload)
+        check_fields({"key": call.key, "settings": call.settings}, self.limits.payload)
         key = (call.tenant, call.key)
         row, _ = await update_circuit(self._view(session, ()), key, lambda case: apply_samples(case, call.settings))
         return row

@@ -79,7 +79,7 @@ class StepWorkers:
             if cases or left <= 0:
                 break
             self._runtime().wake_listeners.add(self._polls.notify_all)
-            if not await self._polls.wait(kind, left):
+            if not await self._polls.wait(session.row.worker, kind, left):
                 left = 0.0  # one more look, because a notification can be lost
         if await has_left():
             await self._queues.give_back(cases)  # a worker that died must not count as having begun with them

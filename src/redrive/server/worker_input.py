@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from redrive.clock import MICROS
+from redrive.core.children import MAX_DEPTH
 from redrive.core.idempotency import decode_key, message_id
 from redrive.core.json_schema import find_json_fault
 from redrive.core.new_run import check_name, check_sealed_hash, extract_index_values, read_sealed_index
+from redrive.core.notify_rules import NotifyRule
 from redrive.core.outbox import check_message_key, check_topic
 from redrive.core.outcomes import Outcome, RunView
 from redrive.core.questions import Audience, Question
 from redrive.core.roles import Principal
-from redrive.core.run_options import StepOptions
+from redrive.core.run_options import OnFailure, RunOptions, StepLimits, StepOptions, check_traceparent
 from redrive.core.secret_text import SEALED_TEXT, is_sealed, make_sealed_value, sealed_limit
 from redrive.core.states import EntryKind
 from redrive.core.transitions import MessageWrite, NewRun
 from redrive.core.waits import Wait, WaitMode
 from redrive.desk.validation import require_long_text
-from redrive.duration import MAX_DURATION
+from redrive.duration import FOREVER, MAX_DURATION
 from redrive.errors import InputError, NotAllowed, NotFound
 from redrive.policy import Circuit
 from redrive.reasons import Reason, ReasonCode, quote
@@ -129,6 +131,7 @@ def check_start(
     check_new_run(run, most)
     try:
         options = parse_run_options(run.options)
+        check_options(options)
         kind, parts = ("", (run.tenant,)) if run.key is None else decode_key(run.key)
     except Exception as error:  # of any kind: the texts are the worker's
         raise make_request_error(f"the options or the key of a run cannot be read: {type(error).__name__}") from None
@@ -146,10 +149,12 @@ def check_start(
     if run.owner not in (None, run.parent):
         raise make_request_error("a run may be owned by its parent only")
     parent = next((view for view in held.values() if view.public_id == run.parent), None)
+    # Only a source gives a run an origin: a bridge ends the job that it names, and reads the data of that job.
+    options = replace(options, origin=None, trace=check_traceparent(options.trace))
     starter = principal.who if parent is None else parent.options.started_by or f"run:{parent.public_id}"
     return replace(
         run,
-        options=replace(options, started_by=starter).to_json() if options.started_by != starter else run.options,
+        options=replace(options, started_by=starter).to_json(),
         version=row.version_of(run.workflow),
         key_maker=None if run.key is None else principal.digest,
         root=None,
@@ -231,9 +236,14 @@ def check_fields(fields: Mapping[str, Any], most: int) -> None:
                 check_fields(msgspec.structs.asdict(part), most)
         elif isinstance(value, Question):
             _check_question(value, most)
+        elif isinstance(value, tuple):
+            for each in value:
+                check_fields({name: each}, most)
         elif name in _NUMBERS:
             _check_range(name, value, 0, _LARGEST_NUMBER)
         elif isinstance(value, str):
+            if "\0" in value:
+                raise InputError(Reason(ReasonCode.TEXT_UNSTORABLE, field=name))
             _check_size(name, value, _LONGEST_OPTIONS if name in _READERS else most)
             if name in _PAYLOADS:
                 _check_json(name, value)
@@ -278,9 +288,10 @@ def check_registration(call: wire.Registration, most: int) -> None:
         if item.own is not None and not VERSION.fullmatch(item.own):
             raise make_request_error("the version of a workflow has up to 100 letters, digits and . _ + -")
         check_fields({name: getattr(item, name) for name in ("schema_in", "schema_out", "events")}, most)
-        _check_json("options", item.options)
-        if not item.options.lstrip().startswith("{"):
-            raise make_request_error(f"options of {item.name!r:.80} must be a JSON object")
+    for item in call.catalogue.workflows:
+        _check_declaration(_WORKFLOW_OPTIONS, item.options)
+    for item in call.catalogue.steps:
+        _check_declaration("options", item.options)
 
 
 def check_new_run(run: NewRun, most: int) -> None:
@@ -299,6 +310,38 @@ def check_new_run(run: NewRun, most: int) -> None:
         _check_range("timeout", run.timeout, 1, 2 * _LONGEST_TIME)
     if run.deadline is not None:
         _check_range("deadline", run.deadline, 0, _LATEST_TIME)
+
+
+class _OptionTypes(msgspec.Struct, kw_only=True):
+    """The types and limits of the options of a run, as far as its policies do not check themselves."""
+
+    dead_letter: bool
+    max_crashes: Annotated[int, msgspec.Meta(ge=1, le=_LARGEST_NUMBER)]
+    letter_keeps: Annotated[int, msgspec.Meta(ge=0, le=int(FOREVER * MICROS))]
+    index: tuple[str, ...]
+    rollback: bool
+    reserves: bool
+    depth: Annotated[int, msgspec.Meta(ge=0, le=MAX_DEPTH)]
+    priority: Annotated[int, msgspec.Meta(ge=-1000, le=1000)]
+    limits: StepLimits | None
+    on_failure: OnFailure | None
+    notify: NotifyRule | None
+
+
+class _WorkflowOptions(msgspec.Struct):
+    """The fields that the catalogue has of a workflow beside the options of its runs. `timeout` is in seconds."""
+
+    timeout: Annotated[float, msgspec.Meta(gt=0, le=2 * MAX_DURATION)] | None = None
+    retention_runs: Annotated[int, msgspec.Meta(ge=0, le=_LARGEST_NUMBER)] | None = None
+    sealed: bool = False
+
+
+def check_options(options: RunOptions) -> None:
+    """Refuse options of a run that the engine could not work with; raise an error of any kind."""
+    given = {name: msgspec.to_builtins(getattr(options, name)) for name in _OptionTypes.__struct_fields__}
+    msgspec.convert(given, _OptionTypes)
+    for handler in () if options.on_failure is None else options.on_failure.handlers:
+        check_options(parse_run_options(handler.options))
 
 
 def _check_range(name: str, value: int, least: int, most: int) -> None:
@@ -338,7 +381,17 @@ def _read_circuit(text: str) -> None:
     Circuit.from_stored(dict(json.loads(text)))
 
 
-_READERS = {"options": _read_step_options, "settings": _read_circuit}
+def _read_workflow_options(text: str) -> None:
+    check_options(RunOptions.from_json(text))
+    msgspec.json.decode(text, type=_WorkflowOptions)
+
+
+_WORKFLOW_OPTIONS = "options of a workflow"
+_READERS: dict[str, Callable[[str], None]] = {
+    "options": _read_step_options,
+    "settings": _read_circuit,
+    _WORKFLOW_OPTIONS: _read_workflow_options,
+}
 
 
 def _check_declaration(name: str, text: str) -> None:
