@@ -88,9 +88,9 @@ class Heartbeats:
 
     def _write(self, beats: Beats) -> dict[int, HeartbeatReply | Exception]:
         """Write heartbeats; return the answer or the error of each worker."""
-        if self._lease is None:
-            self._lease = self._store().lease_connection()
         try:
+            if self._lease is None:
+                self._lease = self._store().lease_connection()
             return {**self._lease.beat(beats)}
         except StoreUnavailable as error:
             return dict.fromkeys(beats, error)

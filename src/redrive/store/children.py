@@ -70,6 +70,7 @@ class RunWait(msgspec.Struct, frozen=True, gc=False):
     subject: str
     run: int
     kind: str
+    tenant: str
 
 
 class OwnedRun(msgspec.Struct, frozen=True, gc=False):
@@ -149,12 +150,13 @@ class ChildCalls:
         return [RunWait(*row) for row in rows]
 
     async def wake_answered(self, waits: Sequence[RunWait]) -> int:
-        ended = {row[0]: row for row in await self._ended_subjects(sorted({each.subject for each in waits}))}
+        subjects = sorted({each.subject for each in waits})
+        ended = {(id, tenant): state for id, tenant, *state in await self._ended_subjects(subjects)}
         answered: list[int] = []
         for each in waits:
-            if each.subject not in ended:
+            if (each.subject, each.tenant) not in ended:
                 continue
-            _, status, replaced, open_letter = ended[each.subject]
+            status, replaced, open_letter = ended[each.subject, each.tenant]
             # A run that was replaced is rare, and waking a run too often does no harm.
             if replaced or is_answer(RunStatus(status), bool(open_letter), each.kind == LETTER_KIND):
                 answered.append(each.run)

@@ -174,6 +174,20 @@ async def test_a_chore_wakes_runs_whose_wakeup_was_lost(kit: Kit) -> None:
     assert (await kit.store.run_waits(None, 2))[-1] != last
 
 
+async def test_a_wait_for_a_run_of_another_tenant_is_never_woken_and_keeps_nothing(kit: Kit) -> None:
+    """A remote worker chooses what its runs wait for: it must not learn when runs of other tenants end."""
+    worker, run = await failed(kit)
+    ids = await kit.start(2, tenant="other")
+    (own_id,) = await kit.start()
+    runs = {each.public_id: each for each in (await kit.claim(worker)).runs}
+    begun = [waits(runs[ids[0]], run.public_id, kind="letter"), waits(runs[ids[1]], own_id)]
+    assert all(answer.kept for answer in await kit.store.apply(begun, worker=worker))
+    assert await ChildUpdater(kit.store, kit.clock).run_once() == 0
+    await kit.store.apply([succeeds(runs[own_id])], worker=worker)
+    assert await ChildUpdater(kit.store, kit.clock).run_once() == 0
+    assert (await kit.claim(worker)).runs == []
+
+
 async def test_a_chore_cancels_children_of_runs_that_have_ended(kit: Kit) -> None:
     updater = ChildUpdater(kit.store, kit.clock)
     worker, run = await kit.held()

@@ -8,14 +8,14 @@ WHERE r.owner = :owner AND r.tenant IS NOT DISTINCT FROM :tenant AND r.replaced_
 
 -- name: run_waits
 -- Waits for runs, in order, from a position on.
-SELECT w.subject, w.run, w.kind FROM (
-    SELECT a.subject, a.run, a.kind FROM (
-        SELECT n.subject, n.run, n.kind FROM redrive.waits AS n /* INDEXED BY waits_for */
+SELECT w.subject, w.run, w.kind, w.tenant FROM (
+    SELECT a.subject, a.run, a.kind, a.tenant FROM (
+        SELECT n.subject, n.run, n.kind, n.tenant FROM redrive.waits AS n /* INDEXED BY waits_for */
         WHERE n.kind = 'letter' AND (n.subject, n.run) > (CAST(:subject AS text), CAST(:run AS bigint))
         ORDER BY n.subject, n.run LIMIT CAST(:most AS bigint)) AS a
     UNION ALL
-    SELECT b.subject, b.run, b.kind FROM (
-        SELECT n.subject, n.run, n.kind FROM redrive.waits AS n /* INDEXED BY waits_for */
+    SELECT b.subject, b.run, b.kind, b.tenant FROM (
+        SELECT n.subject, n.run, n.kind, n.tenant FROM redrive.waits AS n /* INDEXED BY waits_for */
         WHERE n.kind = 'run' AND (n.subject, n.run) > (CAST(:subject AS text), CAST(:run AS bigint))
         ORDER BY n.subject, n.run LIMIT CAST(:most AS bigint)) AS b) AS w
 ORDER BY w.subject, w.run LIMIT CAST(:most AS bigint);
@@ -23,7 +23,7 @@ ORDER BY w.subject, w.run LIMIT CAST(:most AS bigint);
 -- name: ended_subjects
 -- Those of the runs that have ended, or that a full replay replaced.
 -- One subquery for each run: with EXISTS, PostgreSQL may read all open letters into a hash table.
-SELECT c.public_id, c.status, c.replaced_by,
+SELECT c.public_id, c.tenant, c.status, c.replaced_by,
        (SELECT l.id FROM redrive.letters AS l WHERE l.run = c.id AND l.closed_at IS NULL LIMIT 1) IS NOT NULL AS open_letter
 FROM redrive.runs AS c
 WHERE c.public_id = ANY (CAST(:subjects AS text[])) AND (c.finished_at IS NOT NULL OR c.replaced_by IS NOT NULL);

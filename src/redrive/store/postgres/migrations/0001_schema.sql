@@ -1143,7 +1143,7 @@ BEGIN
         waiting := ARRAY(
             SELECT w.run FROM unnest(c_t, c_final) AS c (t, final)
             JOIN redrive.runs AS r ON r.id = apply.runs[c.t]
-            JOIN redrive.waits AS w ON w.kind IN ('letter', 'run') AND w.subject = COALESCE(r.root, r.public_id)
+            JOIN redrive.waits AS w ON w.kind IN ('letter', 'run') AND w.subject = COALESCE(r.root, r.public_id) AND w.tenant = r.tenant
             WHERE COALESCE(c.final, c_final[1]) AND (none_lost OR kept[c.t]));
     END IF;
 
@@ -1428,7 +1428,7 @@ BEGIN
     IF EXISTS (SELECT 1 FROM redrive.waits AS w WHERE w.kind IN ('letter', 'run')) THEN
         waiting := ARRAY(
             SELECT w.run FROM redrive.runs AS r
-            JOIN redrive.waits AS w ON w.kind IN ('letter', 'run') AND w.subject = COALESCE(r.root, r.public_id)
+            JOIN redrive.waits AS w ON w.kind IN ('letter', 'run') AND w.subject = COALESCE(r.root, r.public_id) AND w.tenant = r.tenant
             WHERE r.id = of_run);
     END IF;
 END $body$;

@@ -43,7 +43,7 @@ CROSS JOIN LATERAL (
                           l.closed_at IS NULL OR l.closed_at > CAST(:before AS bigint)
                           OR (CAST(:failed AS boolean) AND r.status <> 'SUCCESS')) OFFSET 0)
       AND NOT EXISTS (SELECT 1 FROM redrive.waits AS w WHERE w.kind IN ('letter', 'run')
-                      AND w.subject = COALESCE(r.root, r.public_id) OFFSET 0)
+                      AND w.subject = COALESCE(r.root, r.public_id) AND w.tenant = r.tenant OFFSET 0)
     ORDER BY r.finished_at, r.id LIMIT CAST(:most AS bigint) FOR UPDATE OF r SKIP LOCKED) AS old
 LIMIT CAST(:most AS bigint);
 
@@ -64,6 +64,6 @@ CROSS JOIN LATERAL (
       AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = r.id AND (
                           l.closed_at IS NULL OR (CAST(:failed AS boolean) AND r.status <> 'SUCCESS')) OFFSET 0)
       AND NOT EXISTS (SELECT 1 FROM redrive.waits AS w WHERE w.kind IN ('letter', 'run')
-                      AND w.subject = COALESCE(r.root, r.public_id) OFFSET 0)
+                      AND w.subject = COALESCE(r.root, r.public_id) AND w.tenant = r.tenant OFFSET 0)
     ORDER BY r.finished_at, r.id LIMIT CAST(:most AS bigint) FOR UPDATE OF r SKIP LOCKED) AS surplus
 LIMIT CAST(:most AS bigint);

@@ -17,7 +17,7 @@ WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS
   AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND (
       l.closed_at IS NULL OR l.closed_at > :before OR (:failed AND r.status <> 'SUCCESS')))
   AND NOT EXISTS (SELECT 1 FROM waits AS w WHERE w.kind IN ('letter', 'run')
-                  AND w.subject = COALESCE(r.root, r.public_id))
+                  AND w.subject = COALESCE(r.root, r.public_id) AND w.tenant = r.tenant)
 LIMIT :most;
 
 -- name: surplus_runs
@@ -38,5 +38,5 @@ WHERE (r.finished_at, r.id) <= (last.finished_at, last.id)
   AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND (
       l.closed_at IS NULL OR (:failed AND r.status <> 'SUCCESS')))
   AND NOT EXISTS (SELECT 1 FROM waits AS w WHERE w.kind IN ('letter', 'run')
-                  AND w.subject = COALESCE(r.root, r.public_id))
+                  AND w.subject = COALESCE(r.root, r.public_id) AND w.tenant = r.tenant)
 LIMIT :most;

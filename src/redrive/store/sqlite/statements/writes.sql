@@ -162,7 +162,7 @@ UPDATE runs INDEXED BY runs_of_owner SET owner = :new WHERE owner = :old;
 -- name: waiting_for
 -- The runs that wait for the end of one of these runs.
 SELECT w.run FROM json_each(:runs) AS n CROSS JOIN runs AS r ON r.id = n.value
-CROSS JOIN waits AS w ON w.kind IN ('letter', 'run') AND w.subject = COALESCE(r.root, r.public_id);
+CROSS JOIN waits AS w ON w.kind IN ('letter', 'run') AND w.subject = COALESCE(r.root, r.public_id) AND w.tenant = r.tenant;
 
 -- name: any_run_wait
 -- One row if a run waits for the end of another one.
