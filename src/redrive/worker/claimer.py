@@ -45,7 +45,7 @@ log = logging.getLogger("redrive.worker")
 _STORE_RETRY_PAUSE = 1.0
 
 # Claimed runs that begin in one cycle of the loop. Between two cycles the loop sends what the first runs recorded and
-# the next claim, so that the store works while the other runs begin: one-step runs are drained a tenth faster.
+# the next claim, so that the store works while the other runs begin: PostgreSQL drains one-step runs a tenth faster.
 _BEGUN_AT_ONCE = 128
 
 
