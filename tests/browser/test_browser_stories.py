@@ -69,7 +69,7 @@ def test_the_accountant_undoes_a_closing_and_keeps_the_typed_text(looking: Looki
     field = page.locator("dialog input[name=tags]")
     expect(field).to_be_focused()
     expect(field).to_have_value("bank, " + "x" * 300)
-    expect(page.locator("#refused")).to_contain_text("A tag must be a text of 1 to 255")
+    expect(page.locator("#refused")).to_contain_text("a tag must be a text of 1 to 255")
     assert complaints(page) == []
     page.get_by_role("button", name="Close").click()
     page.context.clear_cookies()
