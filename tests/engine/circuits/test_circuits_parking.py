@@ -231,4 +231,4 @@ async def test_parked_time_does_not_count_towards_the_total_time_of_a_retry_poli
         run = await e.finish(handle)
         assert bank.calls == 4
         assert run.letter is not None
-        assert "limit of 35 s" in run.letter.reason
+        assert "more than 35 s after the first one" in run.letter.reason
