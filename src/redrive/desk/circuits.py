@@ -91,7 +91,7 @@ class Circuits:
 
         def decide(case: CircuitCase) -> CircuitUpdate | None:
             opened_before = case.row.is_open and case.row.until is None
-            return None if opened_before else _change_state(case, open_manually, "opened", actor)
+            return None if opened_before else _change_state(case, open_manually, actor)
 
         return await self._change_circuit(key, tenant, decide)
 
@@ -102,7 +102,7 @@ class Circuits:
 
         def decide(case: CircuitCase) -> CircuitUpdate | None:
             closed_before = case.row.status is CircuitStatus.CLOSED
-            return None if closed_before else _change_state(case, close_circuit, "closed", actor)
+            return None if closed_before else _change_state(case, close_circuit, actor)
 
         return await self._change_circuit(key, tenant, decide)
 
@@ -112,7 +112,7 @@ class Circuits:
         actor = Actor(**acting)
 
         def decide(case: CircuitCase) -> CircuitUpdate:
-            update = _change_state(case, close_circuit, "reset", actor)
+            update = _change_state(case, close_circuit, actor)
             line = replace(update.audit[0], event=AuditEvent.CIRCUIT_RESET.value)
             return replace(update, override=None, audit=(line,))
 
@@ -173,11 +173,8 @@ class Circuits:
         return (await self._store.circuit(tenant, key, counted=MOST_COUNTED)).row
 
 
-def _change_state(
-    case: CircuitCase, change: Callable[[CircuitState], CircuitState], verb: str, actor: Actor
-) -> CircuitUpdate:
-    why = actor.reason or f"{verb} by {actor.by}"
-    return make_circuit_update(case, change(case.row.state), why=why, by=actor.by)
+def _change_state(case: CircuitCase, change: Callable[[CircuitState], CircuitState], actor: Actor) -> CircuitUpdate:
+    return make_circuit_update(case, change(case.row.state), why=actor.reason or None, by=actor.by)
 
 
 def _check_key(key: str) -> str:

@@ -172,7 +172,7 @@ class Circuits:
             return
         self._rows[row.circuit_key] = row
         if known is None or known.generation != row.generation:
-            why = None if row.why is None else read_reason(row.changed_by, row.why)
+            why = f"changed by {row.changed_by}" if row.why is None else read_reason(row.changed_by, row.why)
             log.warning("circuit %r of tenant %r is %s: %s", row.key, row.tenant, row.status.value, why)
             if row.circuit_key in self._queues:
                 self._queues[row.circuit_key].on_change(row)
