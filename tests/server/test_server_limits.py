@@ -166,6 +166,23 @@ async def test_the_long_polls_of_a_worker_are_limited() -> None:
     assert await asyncio.gather(other, *waiting) == [False] * (MAX_POLLS_PER_WORKER + 1)
 
 
+async def test_a_long_poll_is_answered_although_others_of_its_kind_end_at_the_same_moment() -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    polls = LongPolls(never, SystemClock())
+    first, second = [asyncio.create_task(polls.wait(each, ("kind",), 60.0)) for each in (1, 2)]
+    await asyncio.sleep(0)
+    polls.notify_one(("kind",))
+    third = asyncio.create_task(polls.wait(3, ("kind",), 60.0))  # begins after the first ends, before the second does
+    polls.notify_one(("kind",))
+    assert await asyncio.gather(first, second) == [True, True]
+    polls.notify_one(("kind",))
+    async with asyncio.timeout(20):
+        assert await third
+    polls.close()
+
+
 def test_a_rate_limit_applies_and_recovers() -> None:
     clock = VirtualClock()
     begun = clock.now()

@@ -496,7 +496,7 @@ async def test_the_status_that_code_sets_is_readable_while_the_run_goes_on() -> 
 
     @app.step
     async def pack() -> None:
-        redrive.set_status("packing", progress=0.5, box=3)
+        redrive.set_status("packing\0", progress=0.5, box=3)
 
     @app.workflow
     async def order() -> None:

@@ -62,3 +62,6 @@ class CheckedRuns:
             raise ConfigurationError("the app is not open: no event is sent")
 
         return await send_once(EventRequest(run_id=run_id, name=name, payload=payload, **options), refuse)
+
+    def __getattr__(self, name: str) -> Any:
+        raise ConfigurationError(f"the app is not open: app.runs.{name} cannot be called")

@@ -17,6 +17,7 @@ from redrive.core.states import EXECUTED_KINDS, EntryKind, StepStatus
 from redrive.desk.presenter import Presenter, parse_changes, present_row
 from redrive.desk.replays import PreparedReplay, Replay, Replayer, ReplayOrder
 from redrive.desk.validation import in_thread_if_large, measure_size
+from redrive.duration import to_datetime
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.port import DeskStore
 from redrive.store.workers import CatalogueRow
@@ -195,7 +196,8 @@ def _collect_warnings(
         yield Reason(ReasonCode.RESULTS_FROM_ORIGINAL_INPUT)
         for entry in (*prepared.decision.plan.kept, *prepared.decision.plan.loose):
             if (answer := find_answer(entry)) is not None:
-                yield Reason(ReasonCode.ANSWER_FOR_ORIGINAL_INPUT, by=answer["by"], at=answer["at"])
+                at = to_datetime(answer["at"]).isoformat()
+                yield Reason(ReasonCode.ANSWER_FOR_ORIGINAL_INPUT, by=answer["by"], at=at)
     if request.edits and not request.new_operation and (names := tuple(step.name for step in again)):
         yield Reason(ReasonCode.SAME_IDEMPOTENCY_KEY, n=len(names), names=names)
     if request.new_operation:

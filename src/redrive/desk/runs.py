@@ -105,9 +105,12 @@ def get_awaited_run(step: StepRecord) -> str | None:
 
 
 async def load_failed_children(runs: Runs, waits: Iterable[StepRecord]) -> dict[str, Run]:
-    """Return by id the runs with an open dead letter that open waits are for, and that the caller may see."""
+    """Return by id the runs with an open dead letter that open waits are for, and that the caller may see.
+
+    Only the first waits are looked at, because each of the runs is read whole.
+    """
     found: dict[str, Run] = {}
-    for run_id in dict.fromkeys(filter(None, map(get_awaited_run, waits))):
+    for run_id in list(dict.fromkeys(filter(None, map(get_awaited_run, waits))))[:_MAX_AWAITED]:
         with suppress(NotFound):
             run = await runs.get(run_id)
             if run.letter_id is not None and run.status in FINAL_RUN_STATUSES - ENDED_FOR_GOOD:
@@ -127,6 +130,7 @@ def find_start_of_lost_child(failed: Run | DeadLetter) -> StepRecord | None:
 MAX_HISTORIES = 100
 """Histories of one page: each may have 10,000 entries."""
 
+_MAX_AWAITED = 20  # runs that others wait for, looked up for one page
 _MAX_ABOVE = 50  # runs that led to a run
 _MAX_COUNTED_CHILDREN = 10_000
 

@@ -51,8 +51,9 @@ class AboutRun(logging.Filter):
         self._about = about
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if not hasattr(record, "redrive"):
-            record.redrive = self._about()
+        given, about = getattr(record, "redrive", {}), self._about()
+        # Fields of the current run belong only to lines about it.
+        record.redrive = {**about, **given} if given.get("run_id") in (None, about.get("run_id")) else given
         return True
 
 
@@ -66,8 +67,8 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         message = self._redactor.text(_shorten(record.getMessage()))
         line = _make_line(record.created, record.levelname, record.name, message)
-        if record.args:  # the text without its values, which is the same for all lines of one kind
-            line["event"] = self._redactor.text(_shorten(str(record.msg)))
+        # The text without its values, which is the same for all lines of one kind.
+        line["event"] = self._redactor.text(_shorten(str(record.msg))) if record.args else message
         for name, value in read_run_fields(record).items():
             line[name] = self._redactor.text(_shorten(value)) if isinstance(value, str) else value
         if record.exc_info:

@@ -64,11 +64,14 @@ class Heartbeats:
         return max(_INTERVAL, len(self._seen) / _PER_SECOND)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, after the write that may be opening it."""
+        self._thread.submit(self._close_lease)
+        self._thread.shutdown(wait=False)
+
+    def _close_lease(self) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
-            self._thread.submit(lease.close)
-        self._thread.shutdown(wait=False)
+            lease.close()
 
     async def _renew_all(self) -> None:
         """Write the heartbeats that wait, until none does."""
@@ -79,12 +82,19 @@ class Heartbeats:
             self._renewed_at = self._clock.monotonic()
             (beats, self._beats), (callers, self._callers) = (self._beats, {}), (self._callers, defaultdict(list))
             try:
-                replies = await asyncio.get_running_loop().run_in_executor(self._thread, self._write, beats)
-            except RuntimeError:  # the thread has ended
-                replies = dict.fromkeys(beats, StoreUnavailable("the server stops: repeat the request"))
-            for worker, waiting in callers.items():
-                for caller in waiting:
-                    _answer(caller, replies[worker])
+                replies = await self._write_in_thread(beats)
+                for worker, waiting in callers.items():
+                    for caller in waiting:
+                        _answer(caller, replies[worker])
+            finally:  # if the task is cancelled, no request waits without end
+                for caller in (each for waiting in callers.values() for each in waiting):
+                    caller.cancel()
+
+    async def _write_in_thread(self, beats: Beats) -> Mapping[int, HeartbeatReply | Exception]:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, beats)
+        except RuntimeError:  # the thread has ended
+            return dict.fromkeys(beats, StoreUnavailable("the server stops: repeat the request"))
 
     def _write(self, beats: Beats) -> dict[int, HeartbeatReply | Exception]:
         """Write heartbeats; return the answer or the error of each worker."""

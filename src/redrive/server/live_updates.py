@@ -174,8 +174,8 @@ class _Stream:
         yield b"event: bye\ndata: {}\n\n"
 
 
-MAX_POLLS_PER_WORKER = 10
-"""Long polls that a worker may have open: each keeps a connection and some memory."""
+MAX_POLLS_PER_WORKER = 100
+"""Long polls that a worker may have open, one for each queue and slot: each keeps a connection and some memory."""
 
 _POLL_INTERVAL = 1.0  # seconds between two answers to long polls without a notification
 
@@ -220,8 +220,8 @@ class LongPolls:
         finally:
             with suppress(ValueError):
                 queue.remove(future)
-            if not queue:
-                self._waiting.pop(kind, None)
+            if not queue and self._waiting.get(kind) is queue:  # a later poll may have made another one
+                del self._waiting[kind]
 
     def notify_one(self, kind: tuple[object, ...]) -> None:
         """Answer the oldest long poll of a kind."""

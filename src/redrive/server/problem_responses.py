@@ -174,7 +174,7 @@ _RULES = {
     "string_too_long": "must have at most {max_length} characters",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
-    "int_parsing_size": "must be a whole number that is not as large",
+    "int_parsing_size": "must be a smaller whole number",
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
     "float_parsing": "must be a number",

@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import Timer
+from redrive.core.failure import clean_text
 from redrive.core.outcomes import StatusNoted
 from redrive.core.transitions import StatusNoteWrite
 from redrive.errors import InputError
@@ -37,7 +38,9 @@ def make_status_note(text: Any, progress: Any, data: dict[str, Any]) -> StatusNo
         raise InputError(Reason(ReasonCode.NOT_JSON, what="status", why=str(error))) from None
     if encoded is not None and len(encoded) > _MAX_DATA:
         raise InputError(Reason(ReasonCode.STATUS_DATA_TOO_LARGE, longest=_MAX_DATA))
-    return StatusNoteWrite(text=text, progress=None if progress is None else float(progress), data=encoded)
+    return StatusNoteWrite(
+        text=clean_text(text, 4 * _MAX_TEXT), progress=None if progress is None else float(progress), data=encoded
+    )
 
 
 class PendingStatusNote:

@@ -235,9 +235,8 @@ class Worker:
         await self._ending
 
     def _begin_stop(self, grace: float | None) -> None:
-        self._stopping = (
-            True  # at once: a heartbeat that is answered before the task begins must not stop a second time
-        )
+        # At once: a heartbeat that is answered before the task begins must not stop a second time.
+        self._stopping = True
         self._ending = asyncio.create_task(self._stop(grace), name="redrive stop")
 
     async def _stop(self, grace: float | None) -> None:

@@ -32,6 +32,7 @@ class Terms:
     voucher: bool = False
     share: Decimal | None = None
     remark: str | None = None
+    limit: int | None = 5
 
 
 def make_app(url: str) -> Redrive:
@@ -46,7 +47,8 @@ def make_app(url: str) -> Redrive:
     @app.workflow
     async def terms() -> Any:
         found = (await redrive.ask("Which terms?", form=Terms)).value
-        return [found.cents, found.due.isoformat(), found.level, found.voucher, str(found.share), found.remark]
+        texts = [found.due.isoformat(), found.level, found.voucher, str(found.share), found.remark]
+        return [found.cents, *texts, found.limit]
 
     return app
 
@@ -107,7 +109,7 @@ async def test_a_form_is_made_from_the_type_of_the_answer(each_site: World, app:
     handle, task = await asked(app, "terms")
     with of_role(each_site, "STAFF") as browser:
         page = (await asyncio.to_thread(browser.get, f"/tasks/{task.id}")).text
-        names = ["f:cents", "f:due", "f:carrier", "f:level", "f:voucher", "f:share", "f:remark"]
+        names = ["f:cents", "f:due", "f:carrier", "f:level", "f:voucher", "f:share", "f:remark", "f:limit"]
         assert re.findall(r'name="(f:[^"]*)"', page) == names
         assert re.search(r'name="f:due" type="date"', page)
         assert '<select name="f:carrier" required><option value="">' in page, "nothing is chosen for the user"
@@ -119,16 +121,18 @@ async def test_a_form_is_made_from_the_type_of_the_answer(each_site: World, app:
             ({"f:cents": "many"}, "cents: expected a whole number, found text"),
             ({"f:due": "1 December"}, "due: expected a value such as 2026-01-31, found other text"),
             ({"f:share": "half"}, "share: expected a value such as 12.50, found other text"),
+            ({"f:share": "1,000"}, "share: expected a value such as 12.50, found other text"),  # one, or a thousand
+            ({"f:cents": "2,000"}, "cents: expected a whole number, found text"),
             ({}, 'carrier: expected "post" or "courier", but the field is missing'),
         )):  # fmt: skip
             given = {"once": f"fedcba987654320{number}", **form, "f:carrier": '"post"', **wrong} if wrong else form
             bad = await asyncio.to_thread(browser.post, f"/tasks/{task.id}/answer", data=given)
             assert bad.status_code == 422
             assert fault in html.unescape(bad.text)
-        form |= {"once": "fedcba9876543210", "f:voucher": "yes", "f:carrier": '"post"', "f:share": "12,50"}
+        form |= {"once": "fedcba9876543210", "f:voucher": "yes", "f:carrier": '"post"', "f:share": "12,50", "f:limit": ""}
         answer = await asyncio.to_thread(browser.post, f"/tasks/{task.id}/answer", data=form)
         assert answer.status_code == 303, answer.text
-    assert await handle.result(timeout="30s") == [70, "2026-12-01", "high", True, "12.50", None]
+    assert await handle.result(timeout="30s") == [70, "2026-12-01", "high", True, "12.50", None, None]
 
 
 async def test_the_command_line_answers_on_a_server_and_on_a_store(each_site: World, app: Redrive) -> None:
@@ -167,4 +171,4 @@ async def test_the_command_line_answers_on_a_server_and_on_a_store(each_site: Wo
     assert (
         await asyncio.to_thread(runner.invoke, main, ["tasks", "answer", task.id, "--data", data], env=store)
     ).exit_code == 0
-    assert await handle.result(timeout="30s") == [1, "2026-12-01", "low", False, "None", "soon"]
+    assert await handle.result(timeout="30s") == [1, "2026-12-01", "low", False, "None", "soon", 5]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ MAX_EVENTS = 50
 
 _FIELD_PREFIX = "f:"
 _JSON_FIELD = "payload"
+# As many languages write 12,50. The comma in 1,000 may separate thousands: the check of the type refuses it.
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,(?![0-9]{3}$)[0-9]+")
 _KINDS = {"string": "text", "integer": "number", "number": "number", "boolean": "flag"}
 _KINDS_BY_FORMAT = {"date": "date", "decimal": "decimal"}
 
@@ -121,9 +124,9 @@ def _simplify(schema: Any, named: Any) -> tuple[Mapping[str, Any], bool]:
         found = named.get(name.rpartition("/")[2]) if isinstance(named, Mapping) else None
         return (found, False) if isinstance(found, Mapping) else ({}, False)
     branches = schema.get("anyOf")
-    if isinstance(branches, list) and {"type": "null"} in branches and len(branches) == 2:
-        (other,) = [each for each in branches if each != {"type": "null"}]
-        return _simplify(other, named)[0], True
+    others = [each for each in branches if each != {"type": "null"}] if isinstance(branches, list) else []
+    if len(others) == 1 and isinstance(branches, list) and len(branches) == 2:
+        return _simplify(others[0], named)[0], True
     return schema, False
 
 
@@ -159,11 +162,12 @@ def read_payload(form: Form, fields: Sequence[EventField]) -> Any:
         return _read_value(form, fields[0])
     found = {}
     for field in fields:
-        keeps_empty = field.kind == "text" and not field.example and field.text and form.raw(field.name) is not None
+        is_shown = form.raw(field.name) is not None
+        keeps_empty = field.kind == "text" and not field.example and field.text and not field.nullable and is_shown
         if field.kind == "flag" or form.get(field.name) or keeps_empty:
             found[field.label] = _read_value(form, field)
-        elif field.nullable and field.required:
-            found[field.label] = None
+        elif field.nullable and (field.required or (is_shown and field.default not in (None, "null"))):
+            found[field.label] = None  # left out, it would get its default
     return found
 
 
@@ -174,7 +178,9 @@ def _read_value(form: Form, field: EventField) -> Any:
     if not text.strip() and not (field.kind == "text" and field.label):
         return None
     if field.kind in ("number", "decimal"):
-        text = text.strip() if "." in text else text.strip().replace(",", ".")  # as many languages write it
+        text = text.strip()
+        if _DECIMAL_COMMA.fullmatch(text):
+            text = text.replace(",", ".")
     if field.kind in ("text", "date", "decimal"):
         return text
     try:

@@ -140,7 +140,7 @@ GROUP BY few.workflow, few.version;
 -- Runs that wait for another run which has an open dead letter, and when the first of those letters was written.
 SELECT COUNT(*), MIN(found.since) FROM (
     SELECT (SELECT l.created_at FROM redrive.letters AS l
-            WHERE l.public_id = 'dl-' || few.subject AND l.status = 'OPEN') AS since
-    FROM (SELECT w.subject FROM redrive.waits AS w /* INDEXED BY waits_for */ WHERE w.kind = 'run'
+            WHERE l.public_id = 'dl-' || few.subject AND l.tenant = few.tenant AND l.status = 'OPEN') AS since
+    FROM (SELECT w.subject, w.tenant FROM redrive.waits AS w /* INDEXED BY waits_for */ WHERE w.kind = 'run'
           ORDER BY w.kind, w.subject, w.run LIMIT CAST(:counted AS bigint)) AS few) AS found
 WHERE found.since IS NOT NULL;

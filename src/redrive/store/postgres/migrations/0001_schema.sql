@@ -1075,8 +1075,8 @@ BEGIN
     END IF;
     now := COALESCE(at_time, redrive.micros(clock_timestamp()));
 
-    -- worker_lives, fences: mostly all runs have one fence and all are held. To count them takes less than half of the time
-    -- that an answer for each of them takes, which the statement below it gives.
+    -- worker_lives, fences: the runs of most batches have one fence and are all still held. Counting them costs less than half
+    -- as much as checking each of them, which the statement below does.
     none_lost := cardinality(fences) = 1
         AND (by_worker IS NULL OR EXISTS (
                 SELECT 1 FROM redrive.workers AS w WHERE w.id = by_worker AND w.state = 'LIVE'))
