@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 import pytest
 from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field, WrapValidator
 from test_payload import EXACT, JSON, TYPED, Cat, Dog, Level, Order, Tree, returning, taking
 
 from redrive.core.json_schema import SchemaFault, _fits_fast, _SchemaCheck, find_faults
@@ -114,6 +116,20 @@ def test_a_place_inside_lists_and_objects_is_named_in_full() -> None:
     ]
     assert str(find_faults(value, schema)[2]) == "order.lines[1].sku: expected text, found a whole number"
     assert str(SchemaFault("", Reason(ReasonCode.KIND_NULL))) == "null"
+
+
+def test_a_text_that_a_validator_may_read_is_left_to_the_validator() -> None:
+    def read_polish(value: Any) -> Any:
+        day, month, year = value.split(".")
+        return f"{year}-{month}-{day}"
+
+    polish = Annotated[date, BeforeValidator(read_polish)]
+    share = Annotated[Decimal, WrapValidator(lambda value, read: read(str(value).replace(",", ".")))]
+    for hint, text in ((polish, "31.01.2026"), (share, "12,50")):
+        schema = taking(hint).build_input_schema()
+        assert find_faults({"value": text}, schema) == []
+        assert find_faults({"value": []}, schema) != []
+    assert find_faults({"value": "31.01.2026"}, taking(date).build_input_schema()) != []
 
 
 # -------------------------------------------------------------------------------------- keywords

@@ -16,6 +16,7 @@ from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.desk.models import EventStatus
 from redrive.errors import Conflict, InputError, MisusedStep, NotFound, TooManyEvents
 from redrive.testing import engine
+from redrive.worker.status_note import make_status_note
 
 DAY = 86_400_000_000
 
@@ -517,6 +518,7 @@ async def test_the_status_that_code_sets_is_readable_while_the_run_goes_on() -> 
         note = report.described.note
         assert note is not None
         assert (note.text, note.progress, note.data) == ("sent", 1.0, None)
+        assert make_status_note("a\0b", None, {}).text == "a\\x00b", "any store holds it"
         for bad in ({"text": ""}, {"text": "x", "progress": 2}, {"text": "x", "box": object()}):
             with pytest.raises(InputError):
                 redrive.set_status(**bad)  # type: ignore[arg-type]

@@ -129,7 +129,13 @@ async def test_a_form_is_made_from_the_type_of_the_answer(each_site: World, app:
             bad = await asyncio.to_thread(browser.post, f"/tasks/{task.id}/answer", data=given)
             assert bad.status_code == 422
             assert fault in html.unescape(bad.text)
-        form |= {"once": "fedcba9876543210", "f:voucher": "yes", "f:carrier": '"post"', "f:share": "12,50", "f:limit": ""}
+        form |= {
+            "once": "fedcba9876543210",
+            "f:voucher": "yes",
+            "f:carrier": '"post"',
+            "f:share": "12,50",
+            "f:limit": "",
+        }
         answer = await asyncio.to_thread(browser.post, f"/tasks/{task.id}/answer", data=form)
         assert answer.status_code == 303, answer.text
     assert await handle.result(timeout="30s") == [70, "2026-12-01", "high", True, "12.50", None, None]

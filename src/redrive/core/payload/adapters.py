@@ -300,6 +300,13 @@ _CORRECTIONS: Mapping[str, Callable[[SchemaNode], SchemaNode]] = {
 }
 
 
+def _drop_format(schema: dict[str, Any]) -> dict[str, Any]:
+    """Remove the format of text: a validator of the user that sees the text first may accept other texts."""
+    for each in schema.get("anyOf", [schema]):
+        each.pop("format", None)
+    return schema
+
+
 class _WrittenSchemaGenerator(GenerateJsonSchema):
     """Describes enums as the codec writes them: flags as integers, and members without a JSON value as names.
 
@@ -315,6 +322,12 @@ class _WrittenSchemaGenerator(GenerateJsonSchema):
             if each.get("type") == "string":
                 each["format"] = "decimal"
         return found
+
+    def function_before_schema(self, schema: Any) -> dict[str, Any]:
+        return _drop_format(super().function_before_schema(schema))
+
+    def function_wrap_schema(self, schema: Any) -> dict[str, Any]:
+        return _drop_format(super().function_wrap_schema(schema))
 
     def enum_schema(self, schema: Any) -> dict[str, Any]:
         if issubclass(schema["cls"], Flag):
