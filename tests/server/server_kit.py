@@ -90,7 +90,8 @@ class Process:
 
     def end(self) -> None:
         if self.process.poll() is None:
-            self.process.kill()
+            # Coverage is written when a process ends by itself.
+            (self.process.terminate if "COVERAGE_PROCESS_CONFIG" in os.environ else self.process.kill)()
         self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         assert self.process.stdout is not None
