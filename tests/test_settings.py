@@ -12,9 +12,9 @@ import pytest
 from cases import each
 
 from redrive import Redrive
-from redrive.duration import FOREVER
 from redrive.errors import ConfigurationError
 from redrive.settings import ENVIRONMENT_VARIABLES, Settings
+from redrive.time_values import FOREVER
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"
 DAY = 86_400.0

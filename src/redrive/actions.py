@@ -20,9 +20,9 @@ from typing import Any, ClassVar, TypeAlias
 from redrive.core import template as templates
 from redrive.core.payload.plain import dump_json, to_plain_json
 from redrive.core.redact import JSON
-from redrive.duration import Duration, parse_duration
 from redrive.errors import ConfigurationError, PayloadError
 from redrive.record_fields import as_dict
+from redrive.time_values import Duration, parse_duration
 
 _MAX_STATEMENT_LENGTH = 100_000
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)

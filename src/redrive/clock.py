@@ -15,8 +15,8 @@ import types
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
-from redrive.duration import MICROS
 from redrive.ids import format_id
+from redrive.time_values import MICROS
 
 __all__ = ["MICROS", "Clock", "SystemClock", "Timer", "resume_started"]
 

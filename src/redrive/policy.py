@@ -16,9 +16,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Literal, Self, TypeAlias, get_args
 
-from redrive.duration import Duration, format_duration, parse_duration
 from redrive.errors import ConfigurationError
 from redrive.record_fields import as_dict, field_names
+from redrive.time_values import Duration, format_duration, parse_duration
 
 
 class Category(StrEnum):

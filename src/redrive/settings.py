@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from redrive.duration import parse_duration, parse_retention
 from redrive.errors import ConfigurationError
+from redrive.time_values import parse_duration, parse_retention
 
 API_PREFIX = "/api/v1"
 PAGES_PREFIX = "/app"

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from redrive.core.classify import Category, Rule
 from redrive.core.failure import MESSAGE_LIMIT, STACK_LIMIT, Failure, capture_failure, clean_text
-from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, NonRetryable, RetryAfter, StepFailed
+from redrive.time_values import parse_duration
 
 TEXT = st.text(st.sampled_from("\x00\ud800\udfff\\a") | st.characters(exclude_categories=[]))
 
@@ -191,7 +191,7 @@ def test_without_any_code_of_the_user_the_frame_is_the_innermost() -> None:
         parse_duration("x")
     error = caught.value
     error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-    assert capture_failure(error).frame == "redrive.duration.parse_duration"
+    assert capture_failure(error).frame == "redrive.time_values.parse_duration"
 
 
 def test_a_frame_without_a_module_name_is_still_named() -> None:

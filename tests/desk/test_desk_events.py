@@ -13,8 +13,8 @@ from engines import KINDS, OnStore
 
 from redrive import Circuit, LetterFilter, Message, Redrive, RunFailed
 from redrive.desk.models import Caller
-from redrive.duration import to_datetime
 from redrive.errors import InputError, NotFound
+from redrive.time_values import to_datetime
 
 
 async def test_a_subscribed_sink_gets_an_event_for_every_run_end_and_every_letter(on_store: OnStore) -> None:

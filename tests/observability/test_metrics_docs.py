@@ -15,12 +15,12 @@ from engines import OnStore
 from redrive import LetterFilter, Redrive, RunFilter
 from redrive.core.failure_reason import LetterCode, Stage
 from redrive.desk.models import Run
-from redrive.duration import parse_duration
 from redrive.observability.logs import RUN_FIELDS
 from redrive.observability.metrics import METRICS
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages.texts import STAGES
 from redrive.settings import ENVIRONMENT_VARIABLES, Settings
+from redrive.time_values import parse_duration
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -18,7 +18,6 @@ from redrive.app.workflow import RunHandle, Workflow
 from redrive.clock import SystemClock
 from redrive.core.classify import Rule
 from redrive.core.schedule import Schedule
-from redrive.duration import Duration
 from redrive.errors import ConfigurationError, UnknownWorkflow
 from redrive.notify.channels import Channels, Texts
 from redrive.policy import Circuit, RetryPolicy
@@ -27,6 +26,7 @@ from redrive.settings import Settings, parse_allowed_hosts
 from redrive.sinks import Sink, SinkDefinition
 from redrive.store.user_database import check_user_database_url
 from redrive.store.workers import Catalogue
+from redrive.time_values import Duration
 from redrive.worker.branches import current_scope
 from redrive.worker.definitions import Step
 

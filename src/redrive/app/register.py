@@ -22,7 +22,6 @@ from redrive.core.payload import Signature
 from redrive.core.payload.signature import read_signature
 from redrive.core.run_options import StepLimits, StepOptions
 from redrive.core.schedule import Schedule
-from redrive.duration import Duration, parse_duration, parse_retention
 from redrive.errors import ConfigurationError, InputError, RegistrationError
 from redrive.policy import Circuit, RetryPolicy
 from redrive.record_fields import field_names
@@ -30,6 +29,7 @@ from redrive.settings import Settings, parse_allowed_hosts
 from redrive.sinks import Sink, SinkDefinition, Subscriber
 from redrive.sinks.webhook import Webhook, read_secrets
 from redrive.store.workers import VERSION
+from redrive.time_values import Duration, parse_duration, parse_retention
 from redrive.worker.definitions import Compensation, Step, WorkflowDefinition
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from redrive.core.transitions import NewRun
 from redrive.desk.events import EventRequest
 from redrive.desk.models import SentEvent
 from redrive.desk.run_starter import StartRequest
-from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError
 from redrive.remote.backend import RemoteBackend
 from redrive.remote.client import TOKEN_VARIABLE, Address, Client
@@ -31,6 +30,7 @@ from redrive.remote.sealing import read_sealing
 from redrive.settle.settler import parse_run_options
 from redrive.store.port import Store
 from redrive.store.runs import StartResult, caller_key
+from redrive.time_values import to_datetime
 from redrive.worker.worker import StepWrapper, Worker
 
 if TYPE_CHECKING:

@@ -25,12 +25,12 @@ from redrive.core.schedule import Schedule
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
 from redrive.core.waits import Wait, WaitMode
-from redrive.duration import Duration, parse_duration
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import replace
 from redrive.store.claims import ClaimedRun
 from redrive.store.encryption.keyring import Unreadable
+from redrive.time_values import Duration, parse_duration
 from redrive.worker.branches import NO_ENGINE, Branch, current_scope
 from redrive.worker.definitions import LimitExceeded, WorkflowDefinition
 from redrive.worker.waits import WaitRequest

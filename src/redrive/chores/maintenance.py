@@ -18,7 +18,6 @@ from redrive.core.questions import Audience, PlannedStep, decode_plan, encode_pl
 from redrive.core.roles import Role
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite
-from redrive.duration import FOREVER
 from redrive.errors import Conflict, StoreError
 from redrive.observability.counters import SettleListener
 from redrive.reasons import Reason, ReasonCode
@@ -41,6 +40,7 @@ from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import Store
 from redrive.store.questions import QuestionRow, QuestionStep
 from redrive.store.runs import RunRow
+from redrive.time_values import FOREVER
 
 log = logging.getLogger("redrive.chores")
 

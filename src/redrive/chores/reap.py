@@ -21,13 +21,13 @@ from redrive.core.outcomes import AttemptFailed, DeadlinePassed, EntryRef, OpenE
 from redrive.core.run_options import StepOptions
 from redrive.core.states import RunStatus
 from redrive.core.transitions import AttemptEnd
-from redrive.duration import format_duration
 from redrive.observability.counters import Counters, SettleListener
 from redrive.record_fields import replace
 from redrive.settle import settler
 from redrive.settle.step_tasks import TaskSettler
 from redrive.store.chores import HeldRun
 from redrive.store.port import Store
+from redrive.time_values import format_duration
 
 log = logging.getLogger("redrive.chores")
 

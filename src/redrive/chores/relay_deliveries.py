@@ -22,7 +22,6 @@ from redrive.core.failure import capture_failure
 from redrive.core.outbox import MAX_CLAIM_BYTES, DeliveredBundle, DeliveryResult, decide_retry_delay, is_poison
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import AuditWrite
-from redrive.duration import to_micros
 from redrive.errors import DataRefused
 from redrive.observability.counters import Counters
 from redrive.observability.tracing import Tracing
@@ -31,6 +30,7 @@ from redrive.sinks import SinkDefinition, read_message
 from redrive.store.outbox_claims import ClaimedDelivery
 from redrive.store.port import Store
 from redrive.store.store import repeat_until_answered
+from redrive.time_values import to_micros
 
 log = logging.getLogger("redrive.chores")
 

@@ -160,7 +160,7 @@ def tenants() -> None:
 
 
 def _tenant_fields(row: TenantRow) -> dict[str, object]:
-    from redrive.duration import to_datetime
+    from redrive.time_values import to_datetime
 
     return {
         "name": row.tenant,
@@ -314,8 +314,8 @@ def create_token(target: Target, output: Output, tenant: str | None, all_tenants
 
     async def create(accounts: LocalAccounts) -> IssuedToken:
         from redrive.core.roles import parse_role
-        from redrive.duration import parse_duration
         from redrive.store.accounts import NewToken, TokenKind
+        from redrive.time_values import parse_duration
 
         if not all_tenants:
             await ensure_tenant(accounts, tenant_name)
@@ -362,7 +362,7 @@ def list_tokens(tenant: str | None, target: Target, output: Output) -> None:
 
 
 def _token_fields(row: TokenRow) -> dict[str, Any]:
-    from redrive.duration import to_datetime
+    from redrive.time_values import to_datetime
 
     return {
         "id": row.id,

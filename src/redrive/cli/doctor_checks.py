@@ -19,7 +19,6 @@ from redrive.core.notify_rules import NotifyRule, NotifyTarget
 from redrive.core.redact import Redactor
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.desk.schedules import KnownSchedule, load_schedules
-from redrive.duration import format_duration, to_datetime
 from redrive.errors import NotAllowed, NotSignedIn, RedriveError, SchemaMismatch, StoreError, StoreUnavailable
 from redrive.store import TenantsExposed, open_store
 from redrive.store.accounts import TokenKind, token_invalid_reason
@@ -28,6 +27,7 @@ from redrive.store.filters import CircuitFilter, LetterFilter, RunFilter
 from redrive.store.port import Store
 from redrive.store.stats import StoreStats
 from redrive.store.workers import CRASH_LOOP, WorkerRow, live_workers, recent_crashes
+from redrive.time_values import format_duration, to_datetime
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

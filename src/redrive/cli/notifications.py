@@ -10,7 +10,7 @@ from redrive.cli.errors import NOT_FOUND, CommandFailed, hint, program_name, rep
 from redrive.cli.options import ChangeOptions, _parse_json_text, name_or_current_user, read_ids
 from redrive.cli.output import Column, Output, display_tenant, escape_line, field_columns
 from redrive.cli.target import CURSOR_OPTION, LIMIT_OPTION, ChangeResult, Target, change_command, common_options, run_on
-from redrive.duration import format_duration
+from redrive.time_values import format_duration
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

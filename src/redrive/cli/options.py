@@ -124,7 +124,7 @@ class _TimeType(click.ParamType["datetime"]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         from redrive.clock import SystemClock
-        from redrive.duration import parse_past_time, to_datetime
+        from redrive.time_values import parse_past_time, to_datetime
 
         if isinstance(value, datetime):
             return value
@@ -138,8 +138,8 @@ class _DurationType(click.ParamType[str]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from redrive.duration import parse_duration
         from redrive.errors import ConfigurationError
+        from redrive.time_values import parse_duration
 
         try:
             parse_duration(value)

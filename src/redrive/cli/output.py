@@ -309,7 +309,7 @@ def _format_cell(value: Any, *, piped: bool) -> str:
 def format_age(moment: datetime) -> str:
     """Return the time from now in its two largest units, such as "3 m 20 s ago" or "in 2 h"."""
     from redrive.clock import MICROS, SystemClock
-    from redrive.duration import format_duration
+    from redrive.time_values import format_duration
 
     passed = SystemClock().now() / MICROS - moment.timestamp()
     if abs(passed) < 1:

@@ -21,9 +21,9 @@ from redrive.clock import SystemClock
 from redrive.core.payload.adapters import FORMAT_EXAMPLES
 from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, LetterStatus, RunStatus
 from redrive.desk.models import DeadLetter, Run, StepRecord
-from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, NotFound, StoreError
 from redrive.store.filters import LetterFilter, RunFilter
+from redrive.time_values import to_datetime
 
 _WAITING_STATUSES = frozenset({RunStatus.DLQ_PENDING, RunStatus.TIMED_OUT})
 _MAX_LETTERS = 500

@@ -157,7 +157,7 @@ def _format_roles(row: UserRow) -> str:
 
 
 def _user_fields(row: UserRow) -> dict[str, Any]:
-    from redrive.duration import to_datetime
+    from redrive.time_values import to_datetime
 
     return {
         "id": row.id,

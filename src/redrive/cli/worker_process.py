@@ -20,9 +20,9 @@ from redrive.cli.output import fold_text
 from redrive.cli.server import DEFAULT_OWNER, ensure_first_owner, require_extras
 from redrive.clock import SystemClock
 from redrive.core.redact import Redactor
-from redrive.duration import format_duration
 from redrive.errors import RedriveError
 from redrive.observability.logs import configure_logging
+from redrive.time_values import format_duration
 from redrive.worker.context import log_context
 
 if TYPE_CHECKING:

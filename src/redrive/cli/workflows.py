@@ -11,7 +11,7 @@ from redrive.cli.errors import NOT_FOUND, CommandFailed, hint, suggest_names, wo
 from redrive.cli.options import ChangeOptions
 from redrive.cli.output import Column, Output, field_columns
 from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on
-from redrive.duration import format_duration, to_datetime
+from redrive.time_values import format_duration, to_datetime
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

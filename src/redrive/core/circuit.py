@@ -20,9 +20,9 @@ from enum import StrEnum
 import msgspec
 
 from redrive.core.classify import Category
-from redrive.duration import MICROS
 from redrive.policy import Circuit
 from redrive.record_fields import replace
+from redrive.time_values import MICROS
 
 COUNTED_CATEGORIES = frozenset({Category.TIMEOUT, Category.NETWORK, Category.RATE_LIMIT, Category.SERVER_ERROR})
 """The categories that say something about the dependency: a refused card does not make the bank unavailable."""

@@ -27,9 +27,9 @@ from itertools import islice
 from typing import Any
 
 from redrive.core import known_errors
-from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, RetryAfter, RunFailed, StepFailed
 from redrive.policy import Category, qualified_name
+from redrive.time_values import parse_duration
 
 __all__ = [
     "MAX_RETRY_AFTER", "Category", "Rule", "Classification", "classify", "first_leaf",

@@ -31,10 +31,10 @@ from redrive.core.transition_build import (
     suspend_run,
 )
 from redrive.core.transitions import AttemptEnd, RunWrite, Transition
-from redrive.duration import MICROS, to_micros
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
+from redrive.time_values import MICROS, to_micros
 
 ROLLBACK_HEAD_START = 3600 * MICROS
 """Microseconds by which a rollback is due before its time, so that it does not queue behind new runs."""

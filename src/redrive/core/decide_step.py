@@ -34,10 +34,10 @@ from redrive.core.transitions import (
     WaitWrite,
 )
 from redrive.core.waits import RUN_KIND, STEP_KIND
-from redrive.duration import MICROS, to_micros
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
+from redrive.time_values import MICROS, to_micros
 
 CIRCUIT_OPEN_ERROR_TYPE = "redrive.CircuitOpen"
 """The error type of a step that was not called because its circuit was open."""

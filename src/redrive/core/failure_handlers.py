@@ -22,10 +22,10 @@ from redrive.core.run_options import OnFailure, RunOptions, add_option, add_trac
 from redrive.core.secret_text import is_sealed, make_sealed_value
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
-from redrive.duration import to_datetime
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 from redrive.settings import run_page_path
+from redrive.time_values import to_datetime
 
 INPUT_NOTE_KEY = "redrive.note"
 """The key of the note that replaces an input in an event. No parameter can have this name."""

@@ -16,8 +16,8 @@ import hashlib
 import hmac
 import re
 
-from redrive.duration import to_datetime
 from redrive.ids import format_id
+from redrive.time_values import to_datetime
 
 _UNSAFE = re.compile("[%:\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")

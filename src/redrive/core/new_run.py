@@ -14,11 +14,11 @@ from redrive.core.idempotency import event_hash, event_key, job_key, payload_has
 from redrive.core.roles import ALL_TENANTS, DEFAULT_TENANT
 from redrive.core.run_options import OnFailure, RunOptions, StepLimits, add_option, add_trace
 from redrive.core.transitions import NewRun
-from redrive.duration import MICROS, Duration, parse_duration
 from redrive.errors import InputError
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import replace
+from redrive.time_values import MICROS, Duration, parse_duration
 
 _SNAPSHOT_OPTIONS = frozenset({"retry", "step_timeout", "heartbeat_timeout", "on_failure", "failure_queue"})
 

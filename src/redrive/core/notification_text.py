@@ -10,9 +10,9 @@ from typing import Any
 from redrive.core.notifications import NotificationFacts
 from redrive.core.notify_rules import NotificationEvent
 from redrive.core.redact import Redactor
-from redrive.duration import to_datetime
 from redrive.reasons import Reason
 from redrive.record_fields import as_dict, field_names
+from redrive.time_values import to_datetime
 
 _COPIED_FIELDS = (  # fields that a notification has unchanged
     *("event", "tenant", "workflow", "run_id", "category", "code", "fingerprint", "attempts"),

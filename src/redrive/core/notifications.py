@@ -23,10 +23,10 @@ from redrive.core.redact import MASK
 from redrive.core.run_options import trace_id
 from redrive.core.states import CLOSED_LETTER_STATUSES, FINAL_RUN_STATUSES, LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import MessageWrite, Transition
-from redrive.duration import FOREVER, MICROS, to_datetime
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import field_names, replace
 from redrive.settings import letter_page_path, run_page_path, task_page_path
+from redrive.time_values import FOREVER, MICROS, to_datetime
 
 NOTIFICATION_TOPIC = "redrive.notices"
 """The topic of messages that carry facts."""

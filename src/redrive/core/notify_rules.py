@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 
 from redrive.core.redact import MASK
-from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError
 from redrive.record_fields import as_dict
 from redrive.settings import is_mail_address
+from redrive.time_values import parse_duration
 
 
 class NotificationEvent(StrEnum):

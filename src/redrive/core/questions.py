@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from redrive.core.roles import ROLE_ALIASES, Permission, Role, find_lowest_role, parse_role, ranks_at_least
-from redrive.duration import MICROS, parse_duration
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settings import is_mail_address
+from redrive.time_values import MICROS, parse_duration
 
 TASK_KIND = "task"
 """The kind of a wait for an answer of a person."""

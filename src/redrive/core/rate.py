@@ -6,9 +6,9 @@ import re
 
 import msgspec
 
-from redrive.duration import MICROS
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode, quote
+from redrive.time_values import MICROS
 
 MAX_RATE = 100_000
 """The highest rate of a bulk action, in letters per unit."""

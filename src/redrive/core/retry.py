@@ -11,11 +11,11 @@ from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.payload.plain import to_json_text
 from redrive.core.run_options import StepOptions
-from redrive.duration import to_datetime
 from redrive.policy import RetryPolicy, lists_error
 from redrive.reasons import Reason, ReasonCode
 from redrive.reasons.reason import CATEGORY_CODES
 from redrive.record_fields import as_dict
+from redrive.time_values import to_datetime
 
 RETRYABLE_CATEGORIES = frozenset({
     Category.TIMEOUT, Category.NETWORK, Category.RATE_LIMIT, Category.SERVER_ERROR, Category.DEPENDENCY_UNAVAILABLE,

@@ -16,9 +16,9 @@ import msgspec
 
 from redrive.core.circuit import AdmittedCall, circuit_key
 from redrive.core.notify_rules import NotifyRule
-from redrive.duration import MICROS
 from redrive.policy import Circuit, RetryPolicy
 from redrive.record_fields import as_dict
+from redrive.time_values import MICROS
 
 DEFAULT_RETRY = RetryPolicy()
 

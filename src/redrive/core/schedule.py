@@ -27,9 +27,9 @@ from cronsim import CronSim, CronSimError
 
 from redrive.core.new_run import check_name, check_tenant_name
 from redrive.core.roles import DEFAULT_TENANT
-from redrive.duration import MICROS, Duration, parse_duration, to_datetime
 from redrive.errors import InputError, RegistrationError
 from redrive.reasons import Reason, ReasonCode, quote
+from redrive.time_values import MICROS, Duration, parse_duration, to_datetime
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WALL_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock has no zone

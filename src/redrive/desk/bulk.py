@@ -23,7 +23,6 @@ from redrive.desk.presenter import Presenter, make_reason_fields, present_page, 
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replays import SUCCESSFUL_STATUSES, ReplayOrder, make_replay_request
 from redrive.desk.validation import is_id, require_bool, require_text
-from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import as_dict, replace
@@ -33,6 +32,7 @@ from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.store.index_scan import parse_states
 from redrive.store.port import DeskStore
 from redrive.store.result_page import Page
+from redrive.time_values import to_datetime
 
 MAX_IDS = 100_000
 PREVIEW_LIMIT = 500

@@ -15,7 +15,6 @@ from redrive.core.roles import DEFAULT_TENANT, Permission
 from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.presenter import make_reason_fields, present_row
 from redrive.desk.validation import require_text
-from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.policy import Circuit
 from redrive.reasons import Reason, ReasonCode, quote
@@ -25,6 +24,7 @@ from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitRow, Circui
 from redrive.store.filters import CircuitFilter, require_filter
 from redrive.store.port import DeskStore
 from redrive.store.result_page import Page
+from redrive.time_values import to_datetime
 
 _MAX_KEY_LENGTH = 401  # a workflow, a slash and a step
 

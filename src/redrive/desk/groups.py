@@ -16,12 +16,12 @@ from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.models import AuditRecord
 from redrive.desk.presenter import Presenter, make_reason_fields, present_row
 from redrive.desk.validation import in_thread_if_large, measure_size, require_long_text, require_text
-from redrive.duration import to_datetime
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.filters import AuditFilter, GroupFilter, make_value_error, parse_time
 from redrive.store.groups import GroupChange, GroupOrder, GroupRow, GroupVerb
 from redrive.store.port import DeskStore
+from redrive.time_values import to_datetime
 
 _MAX_HISTORY = 200
 

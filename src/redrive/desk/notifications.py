@@ -19,7 +19,6 @@ from redrive.core.roles import Permission
 from redrive.desk.api_operations import Actor, operation, require_actor
 from redrive.desk.presenter import present_page, present_row
 from redrive.desk.validation import in_thread_if_large, measure_size, require_channel, require_text
-from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.http.ssrf import check_url
 from redrive.reasons import Reason, ReasonCode, quote
@@ -30,6 +29,7 @@ from redrive.store.filters import check_text, make_value_error
 from redrive.store.notifications import NotificationFilter, NotificationRow, RuleRow
 from redrive.store.port import DeskStore
 from redrive.store.result_page import Page
+from redrive.time_values import to_datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,13 @@ from redrive.core.states import DeliveryStatus
 from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.presenter import Presenter, present_page, present_row
 from redrive.desk.validation import in_thread_if_large, is_id, measure_size, require_bool, require_text
-from redrive.duration import to_datetime
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.filters import OutboxFilter, require_filter
 from redrive.store.outbox import BlockedKey, DeliveryAction, DeliveryDecision, MessageRow
 from redrive.store.port import DeskStore, Store
 from redrive.store.result_page import Page
+from redrive.time_values import to_datetime
 
 MAX_BLOCKED = 500
 _AUDIT_EVENTS = {DeliveryAction.RETRY: AuditEvent.MESSAGE_RETRIED, DeliveryAction.SKIP: AuditEvent.MESSAGE_SKIPPED}

@@ -8,12 +8,12 @@ import msgspec
 
 from redrive.clock import MICROS
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
-from redrive.duration import to_datetime
 from redrive.store.filters import GroupFilter, LetterFilter, RunFilter
 from redrive.store.groups import GroupTotals
 from redrive.store.port import DeskStore
 from redrive.store.result_page import OLDEST_CURSOR
 from redrive.store.runs import RunCounts
+from redrive.time_values import to_datetime
 
 MAX_COUNTED_RUNS = 1_000  # an exact count reads every run in the state: seconds, if a million wait
 """The highest count of runs in one state."""

@@ -23,7 +23,6 @@ from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, FOLLOW_UP_KI
 from redrive.core.transitions import AttemptEnd
 from redrive.desk import models
 from redrive.desk.validation import in_thread_if_large, measure_size
-from redrive.duration import FOREVER, MICROS, to_datetime
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.settle.settler import parse_run_options
@@ -34,6 +33,7 @@ from redrive.store.letters import LetterRow, ReplayRow
 from redrive.store.questions import QuestionRow
 from redrive.store.result_page import Page
 from redrive.store.runs import AttemptRow, RunRow, StatusNoteRow
+from redrive.time_values import FOREVER, MICROS, to_datetime
 
 T = TypeVar("T")
 Row = TypeVar("Row")

@@ -17,10 +17,10 @@ from redrive.core.states import EXECUTED_KINDS, EntryKind, StepStatus
 from redrive.desk.presenter import Presenter, parse_changes, present_row
 from redrive.desk.replays import PreparedReplay, Replay, Replayer, ReplayOrder
 from redrive.desk.validation import in_thread_if_large, measure_size
-from redrive.duration import to_datetime
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.port import DeskStore
 from redrive.store.workers import CatalogueRow
+from redrive.time_values import to_datetime
 
 _STEPS_FOLLOW = "and whatever follows"
 

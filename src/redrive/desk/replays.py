@@ -62,7 +62,6 @@ from redrive.desk.validation import (
     require_bool,
     require_text,
 )
-from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
@@ -74,6 +73,7 @@ from redrive.store.letters import DecisionCase, LetterState, ReplayRow
 from redrive.store.port import DeskStore
 from redrive.store.runs import RunRow
 from redrive.store.store import repeat_until_answered
+from redrive.time_values import to_datetime
 
 _OBJECT_OPTIONS = frozenset({"input", "patch", "skip_steps"})
 _JSON_OPTIONS = _OBJECT_OPTIONS | {"output"}

@@ -26,7 +26,6 @@ from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replays import Replay, Replayer, ReplayOptions, make_replay_order
 from redrive.desk.validation import in_thread_if_large, is_id, measure_size, require_bool
-from redrive.duration import to_datetime
 from redrive.errors import Conflict, NotFound
 from redrive.observability.counters import SettleListener
 from redrive.reasons import Reason, ReasonCode, quote
@@ -41,6 +40,7 @@ from redrive.store.runs import RunRow
 from redrive.store.stats import LaneCount
 from redrive.store.step_tasks import TaskStatus
 from redrive.store.workers import WorkerRow, live_workers
+from redrive.time_values import to_datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

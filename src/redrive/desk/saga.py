@@ -20,10 +20,10 @@ from redrive.desk.presenter import Presenter, present_row
 from redrive.desk.replays import Replay, Replayer, ReplayOrder, make_replay_request
 from redrive.desk.runs import find_run
 from redrive.desk.validation import in_thread_if_large, measure_size
-from redrive.duration import to_datetime
 from redrive.store.letters import ReplayRow
 from redrive.store.port import DeskStore
 from redrive.store.runs import RunRow
+from redrive.time_values import to_datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

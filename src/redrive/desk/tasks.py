@@ -18,7 +18,6 @@ from redrive.desk.models import AuditRecord, Caller, Task
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.replays import Replayer, ReplayOrder, make_replay_request
 from redrive.desk.validation import AudienceCheck, PayloadChecker, is_id, require_long_text, require_text
-from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, Conflict, NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.encryption.keyring import Unreadable
@@ -26,6 +25,7 @@ from redrive.store.filters import AuditFilter, TaskFilter, require_filter
 from redrive.store.port import DeskStore
 from redrive.store.questions import GivenAnswer, OpenQuestions, QuestionRow
 from redrive.store.result_page import Page
+from redrive.time_values import to_datetime
 
 _MAX_HISTORY = 200
 _MANUAL_MODES = {ManualAnswer.DONE: ReplayMode.COMPLETE, ManualAnswer.SKIP: ReplayMode.SKIP}

@@ -18,12 +18,12 @@ from redrive.core.roles import Permission
 from redrive.core.run_options import RunOptions, takes_sealed
 from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.presenter import present_row
-from redrive.duration import to_datetime
 from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.port import Store
 from redrive.store.stats import VersionCount
 from redrive.store.workers import WorkerRow, live_workers, recent_crashes
+from redrive.time_values import to_datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgspec
 
-from redrive.duration import format_duration
 from redrive.errors import ConfigurationError, InputError, PayloadError, RedriveError
 from redrive.http.ssrf import Lookup, ParsedUrl, check_url, resolve_url
 from redrive.reasons import Reason, ReasonCode
 from redrive.settings import AllowedHost
+from redrive.time_values import format_duration
 
 if TYPE_CHECKING:
     import h11

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias, Union
 
 import msgspec
 
-from redrive.duration import format_duration
 from redrive.reasons.codes import ReasonCode
+from redrive.time_values import format_duration
 
 _ENGLISH_MARKS = (",", ".")
 

@@ -18,7 +18,6 @@ from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
-from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, NotSignedIn, StoreError, StoreUnavailable
 from redrive.http_problems import HTTP_PROBLEMS, make_error
 from redrive.policy import RetryPolicy
@@ -27,6 +26,7 @@ from redrive.record_fields import as_dict
 from redrive.remote.sealing import Sealing
 from redrive.settings import API_PREFIX
 from redrive.store.filters import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter, TaskFilter
+from redrive.time_values import to_datetime
 
 Query = Mapping[str, Any]
 TOKEN_VARIABLE = "REDRIVE_TOKEN"

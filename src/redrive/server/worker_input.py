@@ -30,7 +30,6 @@ from redrive.core.states import EntryKind
 from redrive.core.transitions import MessageWrite, NewRun
 from redrive.core.waits import Wait, WaitMode
 from redrive.desk.validation import require_long_text
-from redrive.duration import FOREVER, MAX_DURATION
 from redrive.errors import InputError, NotAllowed, NotFound
 from redrive.policy import Circuit
 from redrive.reasons import Reason, ReasonCode, quote
@@ -39,6 +38,7 @@ from redrive.remote import wire
 from redrive.server.problem_responses import ProblemError
 from redrive.settle.settler import parse_run_options
 from redrive.store.workers import VERSION, RemoteWorkerRow
+from redrive.time_values import FOREVER, MAX_DURATION
 from redrive.worker.rollback import NOTIFY_TOPIC
 
 T = TypeVar("T")

@@ -31,7 +31,6 @@ from redrive.core.run_options import RunOptions, StepOptions, find_policy
 from redrive.core.secret_text import is_sealed, sealed_limit
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import AttemptEnd, AttemptWrite, Transition, TransitionResult
-from redrive.duration import format_duration, to_micros
 from redrive.errors import PayloadTooLarge
 from redrive.observability.counters import SettleListener
 from redrive.reasons import Reason, ReasonCode
@@ -42,6 +41,7 @@ from redrive.store.circuits import CircuitCase, CircuitUpdate, PermitRequest
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import DeskStore, Store
 from redrive.store.step_tasks import TaskCase, TaskClaim, TaskStatus, TaskWrite
+from redrive.time_values import format_duration, to_micros
 
 if TYPE_CHECKING:
     from redrive.core.outbox import SinkLease

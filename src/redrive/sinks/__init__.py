@@ -17,11 +17,11 @@ from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
 from redrive.core.outbox import DEFAULT_SINK_RETRY, TopicPattern
-from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError
 from redrive.policy import RetryPolicy
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.outbox import MessageRow
+from redrive.time_values import to_datetime
 
 __all__ = ["Message", "Sink", "SinkDefinition", "Subscriber", "encode_cloud_event", "read_message"]
 

@@ -16,7 +16,6 @@ from redrive.app.catalogue import collect_schedules
 from redrive.app.runtime import Runtime
 from redrive.clock import MICROS, SystemClock
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
-from redrive.duration import format_duration
 from redrive.errors import ConfigurationError
 from redrive.store.filters import RunFilter, TaskFilter
 from redrive.store.port import Store
@@ -26,6 +25,7 @@ from redrive.testing.faulty_store import Plan
 from redrive.testing.injection import CallCounts, Crash, FaultSource, StepBodies, next_fault
 from redrive.testing.simulated_worker import Activity, SimulatedWorker
 from redrive.testing.virtual_clock import VirtualClock
+from redrive.time_values import format_duration
 
 T = TypeVar("T")
 _IDLE_CYCLES = 10  # cycles of the event loop without activity, after which no activity will begin by itself

@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from redrive.clock import MICROS
-from redrive.duration import to_datetime, to_micros
 from redrive.ids import format_id
+from redrive.time_values import to_datetime, to_micros
 
 DEFAULT_START = datetime(2030, 1, 1, tzinfo=UTC)
 """The time at which a clock starts by default."""

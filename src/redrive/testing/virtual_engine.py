@@ -19,7 +19,6 @@ from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus, StepStatus
 from redrive.desk.models import DeadLetter, Run, SentEvent, StepRecord, Task
 from redrive.desk.runs import find_failure_handler_runs
-from redrive.duration import Duration, format_duration, parse_duration, to_micros
 from redrive.errors import ConfigurationError, NotFound, RunFailed
 from redrive.settle.circuits import make_circuit_update, update_circuit
 from redrive.sinks import Message, read_message
@@ -32,6 +31,7 @@ from redrive.testing.faulty_store import Plan, no_faults
 from redrive.testing.injection import registered_name
 from redrive.testing.simulation import Simulation
 from redrive.testing.virtual_clock import VirtualClock
+from redrive.time_values import Duration, format_duration, parse_duration, to_micros
 from redrive.worker.worker import Worker
 
 

@@ -20,10 +20,10 @@ from redrive.core.idempotency import flow_key, message_id
 from redrive.core.outbox import check_message_key, check_topic
 from redrive.core.payload import check_size, encode_any
 from redrive.core.transitions import MessageWrite
-from redrive.duration import format_duration
 from redrive.errors import InputError, MisusedStep
 from redrive.observability.tracing import current_traceparent
 from redrive.reasons import Reason, ReasonCode
+from redrive.time_values import format_duration
 from redrive.worker.branches import Branch
 
 if TYPE_CHECKING:

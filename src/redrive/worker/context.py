@@ -16,11 +16,11 @@ from redrive.core.new_run import check_name
 from redrive.core.payload import check_size, encode_any, signature_of_type
 from redrive.core.questions import MAX_TEXT, Audience, Question, read_options, read_plan
 from redrive.core.waits import MAX_UNREAD, Wait, WaitMode, check_event_declared, check_event_name
-from redrive.duration import Duration, parse_duration, to_datetime
 from redrive.errors import InputError, MisusedStep
 from redrive.observability.logs import describe_run
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import replace
+from redrive.time_values import Duration, parse_duration, to_datetime
 from redrive.worker.attempt import Attempt, MessageId
 from redrive.worker.branches import Branch, current_scope
 from redrive.worker.execution import Execution

@@ -18,10 +18,10 @@ from redrive.clock import MICROS
 from redrive.core.circuit import AdmittedCall, circuit_key
 from redrive.core.payload import Signature
 from redrive.core.run_options import StepLimits, StepOptions
-from redrive.duration import Duration
 from redrive.errors import MisusedStep, RedriveError, RegistrationError
 from redrive.policy import RetryPolicy
 from redrive.record_fields import replace
+from redrive.time_values import Duration
 from redrive.worker.attempt import Attempt
 from redrive.worker.branches import NO_ENGINE, Branch, current_scope
 

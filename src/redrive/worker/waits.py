@@ -43,12 +43,12 @@ from redrive.core.questions import encode_answer as encode_person_answer
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import EventUse
 from redrive.core.waits import EVENT_KIND, OpenWait, Wait, WaitMode, WaitState, encode_answer, match_events
-from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, PayloadError, RunDetached, WaitExpired
 from redrive.reasons import Reason
 from redrive.store.children import AwaitedRun, RunEnd
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.store import repeat_until_answered
+from redrive.time_values import to_datetime
 from redrive.worker.remote_steps import LiveStep, RemoteSteps
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from redrive.core.new_run import StartableWorkflow, build_new_run, set_schedule_
 from redrive.core.run_options import RunOptions
 from redrive.core.schedule import Schedule
 from redrive.core.transitions import NewRun
-from redrive.duration import Duration, parse_duration
 from redrive.store import open_store
 from redrive.store.filters import RunFilter
 from redrive.store.port import Store
 from redrive.store.workers import Catalogue, NewWorker
 from redrive.testing.faulty_store import Plan, inject_faults, no_faults
 from redrive.testing.virtual_clock import VirtualClock
+from redrive.time_values import Duration, parse_duration
 
 SECOND = 1_000_000
 WORKFLOW = StartableWorkflow(name="report", version="1", options=RunOptions(), text=RunOptions().to_json())

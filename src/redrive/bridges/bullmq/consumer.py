@@ -36,11 +36,11 @@ from redrive.core.idempotency import letter_id
 from redrive.core.journal import EntryRow
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, LetterStatus, RunStatus, StepStatus
-from redrive.duration import Duration, parse_duration
 from redrive.errors import ConfigurationError, Conflict, InputError, NotFound, RetryAfter, StoreError
 from redrive.sinks import Message
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.runs import RunRow
+from redrive.time_values import Duration, parse_duration
 
 if TYPE_CHECKING:
     import bullmq

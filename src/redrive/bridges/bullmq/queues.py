@@ -12,7 +12,6 @@ from urllib.parse import quote
 import msgspec
 
 from redrive.core.states import CLOSED_LETTER_STATUSES
-from redrive.duration import to_datetime
 from redrive.errors import ConfigurationError, NotFound, StoreError
 from redrive.policy import RetryPolicy
 from redrive.settings import letter_page_path, parse_port
@@ -20,6 +19,7 @@ from redrive.settle.settler import parse_run_options
 from redrive.sinks import Message, encode_cloud_event
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import LetterFilter
+from redrive.time_values import to_datetime
 
 if TYPE_CHECKING:
     import bullmq

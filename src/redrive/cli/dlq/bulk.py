@@ -253,7 +253,7 @@ async def _load_bulk(app: Redrive, id: str) -> BulkAction:
 
 def _show_bulk(bulk: BulkAction, failures: list[BulkItem], output: Output) -> None:
     from redrive.cli.replay_decision import describe_mode
-    from redrive.duration import format_duration
+    from redrive.time_values import format_duration
 
     at_least = f", at least {format_duration(bulk.seconds_left)}" if bulk.seconds_left else ""
     runs = {"succeeded": bulk.succeeded, "failed again": bulk.failed_again, "in progress": bulk.still_going}

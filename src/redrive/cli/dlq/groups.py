@@ -167,8 +167,8 @@ class _EndType(click.ParamType["datetime"]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         from redrive.clock import MICROS, SystemClock
-        from redrive.duration import parse_duration, parse_past_time, to_datetime
         from redrive.errors import ConfigurationError
+        from redrive.time_values import parse_duration, parse_past_time, to_datetime
 
         now = SystemClock().now()
         try:

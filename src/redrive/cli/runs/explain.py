@@ -15,7 +15,7 @@ from redrive.core.saga import CHILD_UNDO, undone_step_name
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.desk.models import EventRecord, Run, StepRecord
 from redrive.desk.runs import RemoteStep, RunContext, find_start_of_lost_child, get_awaited_run
-from redrive.duration import format_duration
+from redrive.time_values import format_duration
 
 _UNFINISHED_STATUSES = frozenset({StepStatus.PENDING, StepStatus.RUNNING, StepStatus.RETRYING})
 

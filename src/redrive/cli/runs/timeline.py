@@ -23,7 +23,7 @@ from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.desk.models import EventRecord, Run, StepRecord
-from redrive.duration import format_duration, to_datetime
+from redrive.time_values import format_duration, to_datetime
 
 _RETRYABLE_STATUSES = frozenset({RunStatus.FAILED, RunStatus.DLQ_PENDING, RunStatus.TIMED_OUT, RunStatus.PARTIAL})
 _RUN_COLOURS = {RunStatus.SUCCESS: "green", RunStatus.RUNNING: "cyan", RunStatus.CANCELLED: "bright_black"}

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
 from redrive.core.roles import USER_ROLES, Permission, parse_role
-from redrive.duration import parse_duration
 from redrive.errors import InputError, NotAllowed, NotFound, NotSignedIn, RedriveError
 from redrive.reasons import Reason, ReasonCode
 from redrive.server import request_context
@@ -36,6 +35,7 @@ from redrive.server.pages.texts import N
 from redrive.server.request_context import Context, RequestContext, get_service, refuse_cross_site, requires
 from redrive.server.routes.common import Id
 from redrive.store.accounts import NewToken, NewUser, TokenKind
+from redrive.time_values import parse_duration
 
 members_routes = make_page_router()
 session_routes = APIRouter()

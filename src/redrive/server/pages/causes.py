@@ -14,7 +14,6 @@ from redrive.core.roles import Permission
 from redrive.core.states import LetterStatus
 from redrive.desk.groups import FailureGroup
 from redrive.desk.saved_views import SavedView
-from redrive.duration import to_datetime
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages.charts import CHART_RANGES, Chart, plot_failures
@@ -25,6 +24,7 @@ from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import Id
 from redrive.store.filters import GroupFilter, LetterFilter
 from redrive.store.groups import GroupOrder
+from redrive.time_values import to_datetime
 
 cause_routes = make_page_router()
 CAUSES_PATH = "/admin/dlq"

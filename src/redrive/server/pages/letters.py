@@ -17,7 +17,6 @@ from redrive.core.states import EXECUTED_KINDS, EntryKind, LetterStatus
 from redrive.desk.models import AuditRecord, DeadLetter, LetterOutcome, ReplayRecord, Run, find_letter_outcome
 from redrive.desk.saga import Ledger
 from redrive.desk.saved_views import FILTER_FIELDS, ListName
-from redrive.duration import to_datetime
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages import lists
@@ -31,6 +30,7 @@ from redrive.server.routes.common import Id, check_search_text, parse_index
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.index_scan import parse_states
 from redrive.store.letters import count_facets
+from redrive.time_values import to_datetime
 
 letter_routes = make_page_router()
 LETTERS_PATH = CAUSES_PATH  # without a filter, failures are listed by cause

@@ -18,7 +18,6 @@ from fastapi.responses import Response
 
 from redrive.core.roles import Permission
 from redrive.desk.saved_views import ListName, SavedView
-from redrive.duration import parse_past_time, to_datetime
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
@@ -28,6 +27,7 @@ from redrive.server.request_context import Context, RequestContext, requires
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 from redrive.store.index_scan import ListTotal
 from redrive.store.result_page import MAX_PAGE_SIZE, OLDEST_CURSOR, Page, iterate_pages
+from redrive.time_values import parse_past_time, to_datetime
 
 T = TypeVar("T")
 Faults = dict[str, Reason]

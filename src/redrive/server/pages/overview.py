@@ -15,7 +15,6 @@ from redrive.core.roles import Permission
 from redrive.desk.circuits import CircuitRecord
 from redrive.desk.overview import MAX_COUNTED_RUNS, load_overview
 from redrive.desk.workflows import WorkerState
-from redrive.duration import to_datetime
 from redrive.server.pages.causes import chart_failures, find_highest_trend, read_range
 from redrive.server.pages.charts import CHART_RANGES, plot_slots
 from redrive.server.pages.forms import make_page_router
@@ -25,6 +24,7 @@ from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import list_known_workers, list_known_workflows, list_oldest_due_runs
 from redrive.store.filters import CircuitFilter
 from redrive.store.workers import CRASH_LOOP
+from redrive.time_values import to_datetime
 
 overview_routes = make_page_router()
 _MAX_GROUPS, _MAX_CIRCUITS = 8, 20

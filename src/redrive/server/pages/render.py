@@ -27,7 +27,6 @@ from redrive.core.failure_reason import FIXABLE_BY_EDIT
 from redrive.core.roles import ALL_TENANTS, Permission, find_lowest_role
 from redrive.core.secret_text import SEALED_TEXT
 from redrive.desk.preview import DryRun
-from redrive.duration import to_datetime
 from redrive.errors import NotFound, StoreError
 from redrive.reasons import Reason, ReasonCode, render
 from redrive.server.pages import charts, texts
@@ -36,6 +35,7 @@ from redrive.server.pages.texts import CATALOGUES, LANGUAGES, N, Translator, cho
 from redrive.server.request_context import RequestContext, get_service, uses_https
 from redrive.settings import API_PREFIX, PAGES_PREFIX
 from redrive.store.stats import Attention
+from redrive.time_values import to_datetime
 
 static_routes = APIRouter()
 _HERE = Path(__file__).parent

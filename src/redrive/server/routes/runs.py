@@ -21,7 +21,6 @@ from redrive.desk.replays import Replay
 from redrive.desk.run_starter import StartRequest
 from redrive.desk.runs import MAX_HISTORIES, Runs
 from redrive.desk.saga import Saga, SagaEntry, Sagas
-from redrive.duration import parse_duration
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.server.request_context import Context, RequestContext, requires
@@ -42,6 +41,7 @@ from redrive.server.routes.common import (
 from redrive.store.filters import RunFilter
 from redrive.store.result_page import Page
 from redrive.store.runs import RunRow
+from redrive.time_values import parse_duration
 
 run_routes = make_router("runs")
 saga_routes = make_router("rollbacks")

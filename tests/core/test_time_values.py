@@ -11,8 +11,8 @@ from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.duration import MAX_DURATION, format_duration, parse_duration
 from redrive.errors import ConfigurationError
+from redrive.time_values import MAX_DURATION, format_duration, parse_duration
 
 
 @each(

@@ -1,6 +1,7 @@
-"""Durations: parsed from the forms that users write (`"1h30m"`, `90`, `timedelta(...)`) and formatted for display.
+"""Durations and points in time: parsed from the forms that users write, converted, and formatted for display.
 
-Stores and transitions count time in microseconds; a point in time is the number of them since 1970.
+Users write durations as `"1h30m"`, `90` or `timedelta(...)`. Stores and transitions count time in microseconds; a point
+in time is the number of them since 1970.
 """
 
 from __future__ import annotations
