@@ -9,10 +9,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
-from redrive.app import register
-from redrive.app.catalogue import FailureHandlers, check_schedule_inputs, compute_version, make_catalogue
+from redrive.app import registration
 from redrive.app.follow_up_steps import FollowUpDefinition, FollowUpSteps
-from redrive.app.register import SinkOptions, make_subscriber_decorator, make_webhook, register_sink
+from redrive.app.registered_code import FailureHandlers, check_schedule_inputs, compute_version, make_catalogue
+from redrive.app.registration import SinkOptions, make_subscriber_decorator, make_webhook, register_sink
 from redrive.app.sources import Source, bind_to_app, register_source, serve_sources
 from redrive.app.workflow import RunHandle, Workflow
 from redrive.clock import SystemClock
@@ -82,7 +82,7 @@ class Redrive:
             known = ", ".join(Settings.__dataclass_fields__)
             raise ConfigurationError(f"unknown settings: {', '.join(sorted(unknown))}; there are: {known}")
         self.settings = Settings.load({"url": url, **settings})
-        self.rules = register.read_classify_rules(classify)
+        self.rules = registration.read_classify_rules(classify)
         self.registered_workflows: dict[str, Workflow[Any, Any, Any]] = {}
         self.registered_steps: dict[str, Step[Any, Any]] = {}
         self.handlers = FailureHandlers(self)
@@ -120,7 +120,7 @@ class Redrive:
         cancel: FollowUpDefinition | None = None,
         pivot: bool = False,
         remote: str | None = None,
-    ) -> register.StepDecorator: ...
+    ) -> registration.StepDecorator: ...
     def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a step: its result is recorded, and a failed call is retried.
 
@@ -143,8 +143,8 @@ class Redrive:
         """
         # Annotations may name types that are local to the function in which the decorator is used.
         names = sys._getframe(1).f_locals
-        request = register.read_options("step", register.StepRequest, options)
-        decorate = partial(register.register_step, self, names=names, request=request)
+        request = registration.read_options("step", registration.StepRequest, options)
+        decorate = partial(registration.register_step, self, names=names, request=request)
         return decorate if fn is None else decorate(fn)
 
     def connection(self, name: str, url: str) -> None:
@@ -182,7 +182,7 @@ class Redrive:
         events: Mapping[str, Any] | None = None,
         version: str | None = None,
         pinned: bool = False,
-    ) -> register.WorkflowDecorator: ...
+    ) -> registration.WorkflowDecorator: ...
     def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a workflow: plain Python that calls steps and survives crashes.
 
@@ -208,8 +208,8 @@ class Redrive:
         - `pinned`: runs that began with a version are continued only by workers with that version.
         """
         names = sys._getframe(1).f_locals
-        request = register.read_options("workflow", register.WorkflowRequest, options)
-        decorate = partial(register.register_workflow, self, names=names, request=request)
+        request = registration.read_options("workflow", registration.WorkflowRequest, options)
+        decorate = partial(registration.register_workflow, self, names=names, request=request)
         return decorate if fn is None else decorate(fn)
 
     def on_failure(self, workflow: Callable[P, R] | Workflow[P, Any, Any], /) -> Workflow[P, Any, Any]:
@@ -220,7 +220,7 @@ class Redrive:
         """
         names = sys._getframe(1).f_locals
         if not isinstance(workflow, Workflow):
-            workflow = register.register_workflow(self, workflow, names, register.WorkflowRequest())
+            workflow = registration.register_workflow(self, workflow, names, registration.WorkflowRequest())
         self.handlers.set_for_all(workflow)
         self.on_registered()
         return workflow
@@ -460,7 +460,7 @@ class Redrive:
     def runs(self) -> Runs:
         """Runs: get, list, cancel, retry, send an event."""
         if self._runtime is None and current_scope.get() is not None:
-            from redrive.app.sent_events import CheckedRuns
+            from redrive.app.events_from_runs import CheckedRuns
 
             return cast("Runs", CheckedRuns())  # the code is only checked, so an event that it sends is recorded
         return self.runtime.runs

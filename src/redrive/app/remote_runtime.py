@@ -11,9 +11,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from redrive.app.events_from_runs import send_once
 from redrive.app.results import RunResult
 from redrive.app.runtime import RuntimeBase
-from redrive.app.sent_events import send_once
 from redrive.clock import MICROS, Clock
 from redrive.core.idempotency import decode_key
 from redrive.core.secret_text import is_sealed, make_sealed_value

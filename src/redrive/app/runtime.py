@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from redrive import chores
-from redrive.app.catalogue import collect_schedules
 from redrive.app.code_check import check_history
+from redrive.app.events_from_runs import AppRuns
 from redrive.app.notification_chore import NotificationChore
+from redrive.app.registered_code import collect_schedules
 from redrive.app.results import Results, ResultSource
-from redrive.app.sent_events import AppRuns
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.core.new_run import StartableWorkflow
 from redrive.core.notify_rules import Escalation

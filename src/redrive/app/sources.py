@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from redrive.app.register import SinkOptions, register_sink
+from redrive.app.registration import SinkOptions, register_sink
 from redrive.clock import Clock
 from redrive.core.notifications import RUN_ENDED_TOPIC
 from redrive.core.roles import DEFAULT_TENANT

@@ -212,7 +212,7 @@ def _describe_result(
 
 async def _warn_if_unknown(app: Redrive, key: str, tenant: str, change: ChangeOptions) -> None:
     """Warn of a circuit that neither the store nor the code has; a script must have given `--yes`."""
-    from redrive.app.catalogue import circuit_names
+    from redrive.app.registered_code import circuit_names
     from redrive.store.filters import CircuitFilter
 
     page = await app.circuits.list(CircuitFilter(tenant=tenant), limit=500)
