@@ -15,7 +15,7 @@ from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redrive.chores.reap import make_lost_outcomes
+from redrive.chores.reaper import make_lost_outcomes
 from redrive.core.circuit import AdmittedCall
 from redrive.core.classify import Category
 from redrive.core.decide import decide

@@ -14,9 +14,9 @@ from redrive.chores.maintenance import (
     UnclaimableRunMonitor,
     run_every,
 )
-from redrive.chores.reap import Reaper
+from redrive.chores.reaper import Reaper
 from redrive.chores.relay import Relay, RelayForwarder
-from redrive.chores.schedule import Scheduler, WorkflowSchedule
+from redrive.chores.scheduler import Scheduler, WorkflowSchedule
 
 __all__ = [
     "ChildUpdater",

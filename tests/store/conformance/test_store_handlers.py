@@ -9,7 +9,7 @@ from datetime import datetime
 from letter_kit import restarts
 from store_kit import LEASE, SECOND, Kit, becomes, ends_in_letter
 
-from redrive.chores.reap import Reaper
+from redrive.chores.reaper import Reaper
 from redrive.core.run_options import FailureHandler, OnFailure, RunOptions
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from store_kit import HOUR, LEASE, SECOND, Kit, entry, writes
 
-from redrive.chores.reap import Reaper
+from redrive.chores.reaper import Reaper
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import Transition, TransitionResult

@@ -10,7 +10,7 @@ from list_cases import NO_TEXTS, TEXTS
 from store_kit import DAY, LEASE, Kit, entry, writes
 
 from redrive.chores.maintenance import Purger
-from redrive.chores.reap import Reaper
+from redrive.chores.reaper import Reaper
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode

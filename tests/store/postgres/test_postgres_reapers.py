@@ -10,7 +10,7 @@ import pytest
 from postgres_kit import Bench, eventually
 from store_kit import DAY, SECOND, becomes, entry, writes
 
-from redrive.chores.reap import Reaper
+from redrive.chores.reaper import Reaper
 from redrive.core.outbox import SinkLease
 from redrive.core.outcomes import Outcome
 from redrive.core.run_options import RunOptions, StepOptions
