@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from redrive.core import template as templates
-from redrive.core.payload.plain import dump_json, to_plain_json
+from redrive.core.payload.plain_json import dump_json, to_plain_json
 from redrive.core.redact import JSON
 from redrive.errors import ConfigurationError, PayloadError
 from redrive.record_fields import as_dict

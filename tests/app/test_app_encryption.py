@@ -17,7 +17,7 @@ from redrive import NonRetryable, Redrive, RunFailed, step_info
 from redrive.app.runtime import make_store
 from redrive.cli import main
 from redrive.clock import SystemClock
-from redrive.core.secret_text import key_id_of
+from redrive.core.secret_and_sealed_text import key_id_of
 from redrive.errors import ConfigurationError
 from redrive.settings import Settings
 from redrive.store.encryption.keyring import Keyring

@@ -12,7 +12,7 @@ from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.payload.plain import MAX_DEPTH
+from redrive.core.payload.plain_json import MAX_DEPTH
 from redrive.core.template import (
     MAX_RENDERED_LENGTH,
     check_template,

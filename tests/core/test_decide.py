@@ -21,8 +21,8 @@ from redrive.core.classify import Category
 from redrive.core.decide import decide
 from redrive.core.failure import Failure, compute_fingerprint
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
-from redrive.core.idempotency import keyed_payload_hash, letter_id
 from redrive.core.journal import EntryRow
+from redrive.core.keys_and_ids import keyed_payload_hash, letter_id
 from redrive.core.outcomes import (
     AttemptFailed,
     AttemptStarted,
@@ -63,7 +63,7 @@ from redrive.core.outcomes import (
     WorkflowFailed,
     WorkflowReturned,
 )
-from redrive.core.payload.plain import to_json_text
+from redrive.core.payload.plain_json import to_json_text
 from redrive.core.questions import Audience, Question
 from redrive.core.retry import RETRYABLE_CATEGORIES, RetryDecision, compute_backoff
 from redrive.core.roles import Role

@@ -15,7 +15,7 @@ from redrive.core.decide import decide
 from redrive.core.failure import Failure
 from redrive.core.failure_handlers import INPUT_NOTE_KEY, add_handler_runs, encode_event
 from redrive.core.failure_reason import FailureReason, LetterCode
-from redrive.core.idempotency import handler_run_id
+from redrive.core.keys_and_ids import handler_run_id
 from redrive.core.outcomes import (
     CancelRequested,
     CodeDiverged,

@@ -9,7 +9,7 @@ from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.idempotency import (
+from redrive.core.keys_and_ids import (
     decode_key,
     encode_key,
     event_key,

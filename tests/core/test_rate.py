@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cases import each
 
-from redrive.core.rate import Rate, parse_rate
+from redrive.core.bulk_rate import Rate, parse_rate
 from redrive.errors import InputError
 
 

@@ -14,7 +14,7 @@ from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redrive.core import redact, secret_text
+from redrive.core import redact, secret_and_sealed_text
 from redrive.core.redact import DEFAULT_NAMES, DEFAULT_PATTERNS, MASK, Redactor, find_masked_paths, is_masked
 from redrive.errors import ConfigurationError
 
@@ -365,7 +365,7 @@ _UNITS = [
 def test_every_repetition_without_a_bound_is_possessive() -> None:
     expressions = [
         *(re.compile(pattern) for pattern in DEFAULT_PATTERNS),
-        *(one for one in vars(secret_text).values() if isinstance(one, re.Pattern)),
+        *(one for one in vars(secret_and_sealed_text).values() if isinstance(one, re.Pattern)),
     ]
     assert len(expressions) > 30
     assert {one.pattern: _unbounded(one.pattern) for one in expressions if _unbounded(one.pattern)} == {}

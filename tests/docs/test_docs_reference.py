@@ -14,8 +14,8 @@ import redrive.errors
 import redrive.testing
 from redrive.cli import main
 from redrive.cli.doctor_security import CHECKLIST
+from redrive.core.engine_messages import ENGINE_TOPICS
 from redrive.core.failure_reason import LetterCode
-from redrive.core.notifications import ENGINE_TOPICS
 from redrive.core.retry import RETRYABLE_CATEGORIES
 from redrive.core.roles import ROLE_PERMISSIONS, Permission, Role
 from redrive.policy import CATEGORY_ALIASES, Category

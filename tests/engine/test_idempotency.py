@@ -17,7 +17,7 @@ from starting_people import build
 import redrive
 from redrive import Redrive, RetryPolicy, RunFailed, step_info
 from redrive.app import Workflow
-from redrive.core.idempotency import flow_key
+from redrive.core.keys_and_ids import flow_key
 from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow
 from redrive.store.filters import RunFilter
 from redrive.testing import Engine, RunReport, crash_everywhere

@@ -15,7 +15,7 @@ from engines import KINDS, OnStore, on
 import redrive
 from redrive import Answer, Manual, NonRetryable, Redrive, TaskFilter, WaitExpired
 from redrive.app.runtime import Desk
-from redrive.core.idempotency import letter_id
+from redrive.core.keys_and_ids import letter_id
 from redrive.core.roles import Role
 from redrive.desk.models import Caller, Task
 from redrive.desk.preview import DryRun

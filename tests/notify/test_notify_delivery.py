@@ -14,8 +14,8 @@ from notify_kit import OPS, Postbox, failing, verified
 
 from redrive import Circuit, Notification, Notify, OutboxFilter, Redrive, RetryPolicy
 from redrive.app.notification_chore import NotificationChore
-from redrive.core.notifications import NotificationFacts, encode_facts
-from redrive.core.notify_rules import NotifyRule, NotifyTarget
+from redrive.core.engine_messages import NotificationFacts, encode_facts
+from redrive.core.notification_rules import NotifyRule, NotifyTarget
 from redrive.core.redact import Redactor
 from redrive.core.transitions import AuditWrite
 from redrive.errors import ConfigurationError, InputError, NotFound, RegistrationError

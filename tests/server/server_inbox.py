@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from server_kit import opened
 
+from redrive.core.engine_messages import NotificationFacts, encode_facts, notification_lane
+from redrive.core.notification_rules import NotifyRule
 from redrive.core.notification_text import encode_content
-from redrive.core.notifications import NotificationFacts, encode_facts, notification_lane
-from redrive.core.notify_rules import NotifyRule
 from redrive.store.notifications import LaneNotification, NewNotice, NewNotification
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx2
 from server_kit import World, access_of, opened
 
-from redrive.core.idempotency import payload_hash
+from redrive.core.keys_and_ids import payload_hash
 from redrive.core.roles import Role
 from redrive.store.accounts import NewToken
 

@@ -19,10 +19,10 @@ from store_kinds import new_place
 from store_kit import DAY, HandClock, Kit, becomes, ends_in_letter, entry, failed_try, noted, writes
 
 from redrive.core import transitions as written
-from redrive.core.idempotency import payload_hash
 from redrive.core.journal import Journal
+from redrive.core.keys_and_ids import payload_hash
 from redrive.core.questions import QuestionKind
-from redrive.core.secret_text import is_sealed, key_id_of
+from redrive.core.secret_and_sealed_text import is_sealed, key_id_of
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import AuditWrite, EventUse, QuestionWrite, StatusNoteWrite
 from redrive.errors import ConfigurationError, DataRefused, InputError

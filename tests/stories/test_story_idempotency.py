@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redrive import Redrive, RetryPolicy, step_info
 from redrive.app import Workflow
-from redrive.core.idempotency import decode_key, event_key, flow_key, job_key
+from redrive.core.keys_and_ids import decode_key, event_key, flow_key, job_key
 from redrive.testing import Http, engine, faults
 
 

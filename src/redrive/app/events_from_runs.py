@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from redrive.core.states import EntryKind, RunStatus
-from redrive.core.waits import check_event_name
+from redrive.core.waits_and_events import check_event_name
 from redrive.desk.api_operations import UNKNOWN_ACTOR
 from redrive.desk.events import EventRequest
 from redrive.desk.models import SentEvent

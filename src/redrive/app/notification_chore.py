@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from redrive.clock import MICROS, Clock
 from redrive.core.audit import read_reason
-from redrive.core.idempotency import encode_key, payload_hash
-from redrive.core.notifications import NotificationFacts, encode_facts, notification_lane
-from redrive.core.notify_rules import NotificationEvent, NotifyRule, StoredRules, find_rule
+from redrive.core.engine_messages import NotificationFacts, encode_facts, notification_lane
+from redrive.core.keys_and_ids import encode_key, payload_hash
+from redrive.core.notification_rules import NotificationEvent, NotifyRule, StoredRules, find_rule
 from redrive.core.redact import Redactor
 from redrive.notify.channels import make_delivery_reader
 from redrive.notify.digest import CODE_PATIENCE, Digest, make_notify_sinks

@@ -21,7 +21,7 @@ from redrive.core.failure_handlers import make_sample_event
 from redrive.core.payload import Signature, signature_of_type
 from redrive.core.run_options import FailureHandler, OnFailure
 from redrive.core.schedule import Schedule
-from redrive.core.waits import check_event_name
+from redrive.core.waits_and_events import check_event_name
 from redrive.errors import ConfigurationError, PayloadError, RedriveError, RegistrationError
 from redrive.policy import Circuit
 from redrive.record_fields import replace

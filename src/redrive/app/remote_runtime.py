@@ -15,8 +15,8 @@ from redrive.app.events_from_runs import send_once
 from redrive.app.results import RunResult
 from redrive.app.runtime import RuntimeBase
 from redrive.clock import MICROS, Clock
-from redrive.core.idempotency import decode_key
-from redrive.core.secret_text import is_sealed, make_sealed_value
+from redrive.core.keys_and_ids import decode_key
+from redrive.core.secret_and_sealed_text import is_sealed, make_sealed_value
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
 from redrive.desk.events import EventRequest

@@ -23,7 +23,7 @@ from redrive.app.registered_code import collect_schedules
 from redrive.app.results import Results, ResultSource
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.core.new_run import StartableWorkflow
-from redrive.core.notify_rules import Escalation
+from redrive.core.notification_rules import Escalation
 from redrive.core.redact import Redactor
 from redrive.core.roles import Role
 from redrive.core.transitions import NewRun

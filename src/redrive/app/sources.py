@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from redrive.app.registration import SinkOptions, register_sink
 from redrive.clock import Clock
-from redrive.core.notifications import RUN_ENDED_TOPIC
+from redrive.core.engine_messages import RUN_ENDED_TOPIC
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.errors import ConfigurationError, DataRefused, RedriveError, RegistrationError, StoreError
 from redrive.policy import RetryPolicy

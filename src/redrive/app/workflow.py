@@ -18,13 +18,13 @@ from redrive.core import new_run
 from redrive.core.children import MAX_DEPTH, OnLetter, OnParentEnd, read_choice
 from redrive.core.failure_reason import FailureReason
 from redrive.core.new_run import START_OPTIONS, StartableWorkflow
-from redrive.core.notify_rules import NotifyRule
+from redrive.core.notification_rules import NotifyRule
 from redrive.core.payload import check_size
 from redrive.core.run_options import RunOptions, StepLimits, add_option
 from redrive.core.schedule import Schedule
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
-from redrive.core.waits import Wait, WaitMode
+from redrive.core.waits_and_events import Wait, WaitMode
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import replace

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from redrive.clock import MICROS, Clock
 from redrive.core.audit import ENGINE_ACTOR, AuditEvent
 from redrive.core.children import cancels_children
-from redrive.core.idempotency import encode_key, letter_id
-from redrive.core.notifications import OpenQuestion, build_question_message
-from redrive.core.notify_rules import Escalation, NotificationEvent, StoredRules, find_escalation, find_rule
+from redrive.core.engine_messages import OpenQuestion, build_question_message
+from redrive.core.keys_and_ids import encode_key, letter_id
+from redrive.core.notification_rules import Escalation, NotificationEvent, StoredRules, find_escalation, find_rule
 from redrive.core.outcomes import LetterClosed
-from redrive.core.payload.plain import to_json_text
+from redrive.core.payload.plain_json import to_json_text
 from redrive.core.questions import Audience, PlannedStep, decode_plan, encode_plan
 from redrive.core.roles import Role
 from redrive.core.states import LetterStatus, RunStatus

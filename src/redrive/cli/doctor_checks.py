@@ -15,7 +15,7 @@ from redrive.cli.errors import circuit_hint, hint, rewrite_hints, schedule_hint,
 from redrive.clock import MICROS, SystemClock
 from redrive.core.audit import read_reason
 from redrive.core.circuit import CircuitStatus
-from redrive.core.notify_rules import NotifyRule, NotifyTarget
+from redrive.core.notification_rules import NotifyRule, NotifyTarget
 from redrive.core.redact import Redactor
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.desk.schedules import KnownSchedule, load_schedules

@@ -118,7 +118,7 @@ def rules(output: Output, target: Target) -> None:
 
 
 def _parse_rule(_: click.Context, __: click.Parameter, text: str) -> Any:
-    from redrive.core.notify_rules import NotifyRule
+    from redrive.core.notification_rules import NotifyRule
 
     with report_usage_errors():
         rule = _parse_json_text(text, "the rule")

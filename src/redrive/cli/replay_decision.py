@@ -19,7 +19,7 @@ from redrive.cli.options import ChangeOptions, exit_if_failed, for_each_id, read
 from redrive.cli.output import Output, as_json, echo, echo_err, escape_line, fold_text, on_terminal, style_text
 from redrive.cli.target import Target, run_on
 from redrive.core.json_edit import Change as JsonChange
-from redrive.core.replay import ReplayMode
+from redrive.core.replay_plan import ReplayMode
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus, StepStatus
 from redrive.desk.preview import DryRun, PlannedStep
 from redrive.desk.replays import Replay

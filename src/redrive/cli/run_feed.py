@@ -18,7 +18,7 @@ from redrive.cli.errors import hint
 from redrive.cli.output import echo, escape_line, fold_text, style_text
 from redrive.cli.worker_process import StopController
 from redrive.clock import SystemClock
-from redrive.core.payload.adapters import FORMAT_EXAMPLES
+from redrive.core.payload.pydantic_adapters import FORMAT_EXAMPLES
 from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, LetterStatus, RunStatus
 from redrive.desk.models import DeadLetter, Run, StepRecord
 from redrive.errors import ConfigurationError, NotFound, StoreError

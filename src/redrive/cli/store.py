@@ -99,7 +99,7 @@ def reencrypt(plain: bool, by: str | None, target: Target, output: Output) -> No
       redrive reencrypt
       redrive reencrypt --plain --url sqlite:////var/lib/orders.db
     """
-    from redrive.core.secret_text import NO_KEY
+    from redrive.core.secret_and_sealed_text import NO_KEY
 
     user = name_or_current_user(by, "--by")
     keys, report = run_on(target, lambda app: _reencrypt_store(app, plain, user))
@@ -128,7 +128,7 @@ def reencrypt(plain: bool, by: str | None, target: Target, output: Output) -> No
 async def _reencrypt_store(app: Redrive, plain: bool, by: str) -> tuple[Keyring, ReencryptReport]:
     from redrive.clock import SystemClock
     from redrive.core.audit import AuditEvent
-    from redrive.core.secret_text import NO_KEY
+    from redrive.core.secret_and_sealed_text import NO_KEY
     from redrive.core.transitions import AuditWrite
     from redrive.errors import ConfigurationError
     from redrive.store.encryption.keyring import Keyring

@@ -22,7 +22,7 @@ from redrive.core.outcomes import (
     RollbackRequested,
     RunView,
 )
-from redrive.core.payload.plain import to_json_text
+from redrive.core.payload.plain_json import to_json_text
 from redrive.core.retry import RetryDecision
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite, LetterWrite

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import assert_never
 
 from redrive.core import decide_run, decide_step, outcomes
+from redrive.core.engine_messages import add_notifications, announce_question
 from redrive.core.failure_handlers import add_handler_runs
-from redrive.core.notifications import add_notifications, announce_question
-from redrive.core.notify_rules import NotifyRule
+from redrive.core.notification_rules import NotifyRule
 from redrive.core.outcomes import Outcome
 from redrive.core.transitions import Transition
 from redrive.policy import RetryPolicy

@@ -14,13 +14,13 @@ from redrive.core import audit, outcomes, transitions
 from redrive.core.classify import Category
 from redrive.core.failure import Failure, compute_fingerprint
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
-from redrive.core.idempotency import keyed_payload_hash, letter_id
+from redrive.core.keys_and_ids import keyed_payload_hash, letter_id
 from redrive.core.outcomes import RunView
 from redrive.core.questions import ManualAnswer, QuestionKind, task_id
 from redrive.core.retry import compute_backoff
 from redrive.core.roles import Permission, find_lowest_role
 from redrive.core.run_options import StepOptions
-from redrive.core.secret_text import is_sealed
+from redrive.core.secret_and_sealed_text import is_sealed
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transition_build import (
     build_entry,

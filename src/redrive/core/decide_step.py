@@ -10,7 +10,7 @@ from redrive.core.circuit import COUNTED_CATEGORIES
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode, choose_letter_code
-from redrive.core.payload.plain import to_json_text
+from redrive.core.payload.plain_json import to_json_text
 from redrive.core.questions import QuestionKind, QuestionStatus, encode_plan, task_id
 from redrive.core.retry import RetryDecision, decide_retry
 from redrive.core.states import EntryKind, RunStatus, StepStatus
@@ -33,7 +33,7 @@ from redrive.core.transitions import (
     Transition,
     WaitWrite,
 )
-from redrive.core.waits import RUN_KIND, STEP_KIND
+from redrive.core.waits_and_events import RUN_KIND, STEP_KIND
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace

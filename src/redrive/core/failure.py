@@ -34,9 +34,9 @@ from redrive.core.classify import (
     first_leaf,
     iter_leaves,
 )
-from redrive.core.idempotency import encode_key
+from redrive.core.keys_and_ids import encode_key
 from redrive.core.redact import MASK, Redactor
-from redrive.core.secret_text import SEALED_TEXT, is_sealed, read_sealed_value, sealed_limit
+from redrive.core.secret_and_sealed_text import SEALED_TEXT, is_sealed, read_sealed_value, sealed_limit
 from redrive.errors import NonRetryable, RetryAfter
 from redrive.record_fields import as_dict, field_names
 

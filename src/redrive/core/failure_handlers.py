@@ -14,12 +14,12 @@ from typing import Any
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode
-from redrive.core.idempotency import handler_run_id
 from redrive.core.json_schema import is_deeper
+from redrive.core.keys_and_ids import handler_run_id
 from redrive.core.new_run import extract_index_values
 from redrive.core.outcomes import RunView
 from redrive.core.run_options import OnFailure, RunOptions, add_option, add_trace
-from redrive.core.secret_text import is_sealed, make_sealed_value
+from redrive.core.secret_and_sealed_text import is_sealed, make_sealed_value
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
 from redrive.reasons import Reason, ReasonCode

@@ -22,7 +22,7 @@ import msgspec
 
 from redrive.core.json_schema import find_too_deep
 from redrive.core.payload.faults import Path, format_path
-from redrive.core.payload.plain import MAX_DEPTH
+from redrive.core.payload.plain_json import MAX_DEPTH
 from redrive.core.redact import JSON, MASK, Redactor, find_masked_paths, is_masked
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode

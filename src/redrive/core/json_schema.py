@@ -27,9 +27,9 @@ from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
 
-from redrive.core.payload.adapters import FORMAT_EXAMPLES, has_format
 from redrive.core.payload.faults import Path, format_path
-from redrive.core.payload.plain import MAX_DEPTH
+from redrive.core.payload.plain_json import MAX_DEPTH
+from redrive.core.payload.pydantic_adapters import FORMAT_EXAMPLES, has_format
 from redrive.core.redact import JSON
 from redrive.reasons import Reason, ReasonCode
 

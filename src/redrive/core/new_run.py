@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from redrive.core.idempotency import event_hash, event_key, job_key, payload_hash, schedule_key
+from redrive.core.keys_and_ids import event_hash, event_key, job_key, payload_hash, schedule_key
 from redrive.core.roles import ALL_TENANTS, DEFAULT_TENANT
 from redrive.core.run_options import OnFailure, RunOptions, StepLimits, add_option, add_trace
 from redrive.core.transitions import NewRun

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from redrive.core.notifications import NotificationFacts
-from redrive.core.notify_rules import NotificationEvent
+from redrive.core.engine_messages import NotificationFacts
+from redrive.core.notification_rules import NotificationEvent
 from redrive.core.redact import Redactor
 from redrive.reasons import Reason
 from redrive.record_fields import as_dict, field_names

@@ -18,7 +18,7 @@ from redrive.core.questions import Question
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus
 from redrive.core.transitions import AttemptEnd, EventUse, MessageWrite, StatusNoteWrite
-from redrive.core.waits import EVENT_KIND
+from redrive.core.waits_and_events import EVENT_KIND
 from redrive.reasons import Reason
 
 

@@ -15,8 +15,8 @@ from functools import lru_cache
 from itertools import zip_longest
 from typing import Any, TypeAlias
 
-from redrive.core import secret_text
-from redrive.core.secret_text import MASK, SEALED_TEXT, SECRET_PATTERNS
+from redrive.core import secret_and_sealed_text
+from redrive.core.secret_and_sealed_text import MASK, SEALED_TEXT, SECRET_PATTERNS
 from redrive.errors import ConfigurationError
 
 __all__ = [
@@ -118,12 +118,12 @@ class Redactor:
             if sign in lower:
                 text = pattern.sub(lambda found: f"{found.groupdict().get('keep') or ''}{MASK}", text)
         if ":" in lower or "=" in lower or "," in lower:
-            text = secret_text.hide_assignments(text, self._hides_value)
+            text = secret_and_sealed_text.hide_assignments(text, self._hides_value)
         if "--" in lower:
-            text = secret_text.hide_options(text, self._hides_value)
+            text = secret_and_sealed_text.hide_options(text, self._hides_value)
         if "<" in lower:
-            text = secret_text.hide_xml(text, self._hides_value)
-        return secret_text.hide_cards(text)
+            text = secret_and_sealed_text.hide_xml(text, self._hides_value)
+        return secret_and_sealed_text.hide_cards(text)
 
     def hides(self, name: str) -> bool:
         """Return True if a field of this name is hidden. With a plural name a number is still shown."""
@@ -185,7 +185,7 @@ class Redactor:
     def _hides_value(self, name: str, text: str) -> bool:
         """Return True if a text is hidden because of its name; an empty text stands for any text."""
         hidden, plural = self._match_name(name)
-        return hidden and not (plural and secret_text.is_number(text))
+        return hidden and not (plural and secret_and_sealed_text.is_number(text))
 
     def _hides_inner(self, name: str, value: JSON) -> bool:
         hidden, plural = self._match_name(name)
@@ -200,7 +200,7 @@ class Redactor:
             case str():
                 return self.text(value)
             case int():
-                return MASK if 10**12 <= value < 10**19 and secret_text.is_card_number(str(value)) else value
+                return MASK if 10**12 <= value < 10**19 and secret_and_sealed_text.is_card_number(str(value)) else value
             case dict():
                 shown: dict[str, JSON] = {}
                 hidden = self.hidden_parts(value)

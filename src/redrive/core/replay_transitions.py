@@ -14,7 +14,7 @@ from redrive.core.journal import build_generation_note, entry_name
 from redrive.core.new_run import extract_index_values
 from redrive.core.outcomes import EntryRef, RunView
 from redrive.core.questions import ManualAnswer, QuestionStatus
-from redrive.core.replay import ReplayMode, ReplayPlan, ReplayRequest, resolve_step_key
+from redrive.core.replay_plan import ReplayMode, ReplayPlan, ReplayRequest, resolve_step_key
 from redrive.core.saga import undone_step_name
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition_build import build_entry

@@ -9,7 +9,7 @@ import msgspec
 
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
-from redrive.core.payload.plain import to_json_text
+from redrive.core.payload.plain_json import to_json_text
 from redrive.core.run_options import StepOptions
 from redrive.policy import RetryPolicy, lists_error
 from redrive.reasons import Reason, ReasonCode

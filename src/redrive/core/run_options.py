@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from redrive.core.circuit import AdmittedCall, circuit_key
-from redrive.core.notify_rules import NotifyRule
+from redrive.core.notification_rules import NotifyRule
 from redrive.policy import Circuit, RetryPolicy
 from redrive.record_fields import as_dict
 from redrive.time_values import MICROS

@@ -29,7 +29,7 @@ from redrive.core.journal import EntryRow, compute_generations, entry_key
 from redrive.core.run_options import StepOptions
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import AttemptEnd
-from redrive.core.waits import WaitMode
+from redrive.core.waits_and_events import WaitMode
 
 CHILD_UNDO = "redrive.rollback"
 """The name of ledger entries that undo a child."""

@@ -25,7 +25,7 @@ from urllib.parse import quote
 import msgspec
 
 from redrive.core.json_schema import describe_value, is_deeper
-from redrive.core.payload.plain import MAX_DEPTH, has_lone_surrogates
+from redrive.core.payload.plain_json import MAX_DEPTH, has_lone_surrogates
 from redrive.core.redact import JSON
 from redrive.errors import ConfigurationError, PayloadError
 from redrive.reasons import Reason, ReasonCode

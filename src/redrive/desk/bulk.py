@@ -12,9 +12,9 @@ import msgspec
 
 from redrive.clock import Clock
 from redrive.core.audit import ENGINE_ACTOR, AuditEvent
-from redrive.core.idempotency import letter_id
-from redrive.core.rate import parse_rate
-from redrive.core.replay import ReplayRequest
+from redrive.core.bulk_rate import parse_rate
+from redrive.core.keys_and_ids import letter_id
+from redrive.core.replay_plan import ReplayRequest
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, LetterStatus
 from redrive.desk.api_operations import Acting, Actor, operation

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from redrive.clock import MICROS, Clock
 from redrive.core.audit import audit_bulk_refused
-from redrive.core.idempotency import letter_id
+from redrive.core.bulk_rate import Rate
+from redrive.core.keys_and_ids import letter_id
 from redrive.core.outcomes import LetterClosed
-from redrive.core.rate import Rate
-from redrive.core.replay import ReplayMode, ReplayRequest
+from redrive.core.replay_plan import ReplayMode, ReplayRequest
 from redrive.core.states import LetterStatus
 from redrive.desk.api_operations import Actor
 from redrive.desk.letter_status import close_letter

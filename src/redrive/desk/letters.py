@@ -9,9 +9,9 @@ from typing import Any, Literal, Unpack, overload
 
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
-from redrive.core.idempotency import letter_id, run_id_of_letter
-from redrive.core.notify_rules import Escalation, StoredRules, find_channels
-from redrive.core.replay import ReplayMode
+from redrive.core.keys_and_ids import letter_id, run_id_of_letter
+from redrive.core.notification_rules import Escalation, StoredRules, find_channels
+from redrive.core.replay_plan import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.states import LetterStatus
 from redrive.core.transitions import AuditWrite

@@ -12,8 +12,8 @@ import msgspec
 
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
+from redrive.core.notification_rules import NotifyRule
 from redrive.core.notification_text import Notification, build_notification, render_notification
-from redrive.core.notify_rules import NotifyRule
 from redrive.core.redact import Redactor
 from redrive.core.roles import Permission
 from redrive.desk.api_operations import Actor, operation, require_actor

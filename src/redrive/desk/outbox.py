@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
-from redrive.core.notifications import mask_targets
+from redrive.core.engine_messages import mask_targets
 from redrive.core.roles import Permission
 from redrive.core.run_options import trace_id
 from redrive.core.states import DeliveryStatus

@@ -18,7 +18,7 @@ from redrive.core.redact import Redactor
 from redrive.core.retry import RetryDecision, explain_decision
 from redrive.core.run_options import RunOptions, StepOptions, find_policy, split_trace, trace_id
 from redrive.core.saga import is_manual
-from redrive.core.secret_text import make_sealed_value
+from redrive.core.secret_and_sealed_text import make_sealed_value
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, FOLLOW_UP_KINDS, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.desk import models

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from redrive.core.circuit import CircuitStatus
-from redrive.core.idempotency import flow_key
 from redrive.core.journal import EntryRow, generation_of_call
 from redrive.core.json_edit import Change
-from redrive.core.replay import ReplayMode, find_answer, resolve_step_key
+from redrive.core.keys_and_ids import flow_key
+from redrive.core.replay_plan import ReplayMode, find_answer, resolve_step_key
 from redrive.core.run_options import StepOptions
 from redrive.core.saga import find_started_runs
 from redrive.core.states import EXECUTED_KINDS, EntryKind, StepStatus

@@ -20,12 +20,12 @@ import msgspec
 
 from redrive.clock import Clock
 from redrive.core.failure_reason import FailureReason
-from redrive.core.idempotency import letter_id
 from redrive.core.journal import EntryRow, entry_name
 from redrive.core.json_edit import Change, diff_json, merge_patch, unmask
+from redrive.core.keys_and_ids import letter_id
 from redrive.core.questions import task_id
 from redrive.core.redact import Redactor
-from redrive.core.replay import (
+from redrive.core.replay_plan import (
     REPLAYABLE_STATUSES,
     ReplayMode,
     ReplayRequest,
@@ -36,7 +36,7 @@ from redrive.core.replay import (
 from redrive.core.replay_transitions import ReplayDecision, reopen_run, restart_run
 from redrive.core.run_options import StepOptions
 from redrive.core.saga import find_passed_pivot, find_step_effects, find_unfinished, follow_up_key, read_ledger
-from redrive.core.secret_text import make_sealed_value, read_sealed_value
+from redrive.core.secret_and_sealed_text import make_sealed_value, read_sealed_value
 from redrive.core.states import (
     CLOSED_LETTER_STATUSES,
     FINAL_RUN_STATUSES,
@@ -46,7 +46,7 @@ from redrive.core.states import (
     StepStatus,
 )
 from redrive.core.transitions import NewRun, ReplayWrite, Transition
-from redrive.core.waits import Wait, WaitMode
+from redrive.core.waits_and_events import Wait, WaitMode
 from redrive.desk.api_operations import Acting, Actor
 from redrive.desk.letter_status import require_open_letter
 from redrive.desk.models import Caller

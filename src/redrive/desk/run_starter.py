@@ -20,7 +20,7 @@ from redrive.core.new_run import (
     set_event_key,
 )
 from redrive.core.run_options import FailureHandler, OnFailure, RunOptions, add_origin, takes_sealed
-from redrive.core.secret_text import read_sealed_value
+from redrive.core.secret_and_sealed_text import read_sealed_value
 from redrive.core.transitions import NewRun
 from redrive.desk.models import Caller
 from redrive.desk.validation import PayloadChecker

@@ -14,10 +14,10 @@ from typing import Any, Unpack
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.journal import EntryRow, History, HistoryEntry, list_history_entries
-from redrive.core.replay import ReplayMode
+from redrive.core.replay_plan import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, RunStatus
-from redrive.core.waits import MAX_EVENT_NUMBER, WaitMode
+from redrive.core.waits_and_events import MAX_EVENT_NUMBER, WaitMode
 from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.circuits import CircuitRecord, present_circuit
 from redrive.desk.events import EventRequest, EventSender

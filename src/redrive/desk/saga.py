@@ -8,8 +8,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Unpack
 
-from redrive.core.idempotency import flow_key, keyed_payload_hash
-from redrive.core.replay import ReplayMode
+from redrive.core.keys_and_ids import flow_key, keyed_payload_hash
+from redrive.core.replay_plan import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.run_options import StepOptions
 from redrive.core.saga import LedgerRow, read_ledger

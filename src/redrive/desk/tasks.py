@@ -10,7 +10,7 @@ from typing import Any
 from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.questions import ManualAnswer, QuestionKind, QuestionStatus
-from redrive.core.replay import ReplayMode
+from redrive.core.replay_plan import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.transitions import AuditWrite
 from redrive.desk.api_operations import Actor, operation

@@ -14,7 +14,7 @@ from redrive.core.payload import Signature, check_size
 from redrive.core.questions import Audience
 from redrive.core.redact import MASK, find_masked_paths
 from redrive.core.roles import Role
-from redrive.core.secret_text import read_sealed_value, sealed_limit
+from redrive.core.secret_and_sealed_text import read_sealed_value, sealed_limit
 from redrive.errors import InputError, NotAllowed, PayloadError, UnknownWorkflow
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import as_dict, is_record

@@ -24,8 +24,8 @@ import msgspec
 
 from redrive.core import notification_text
 from redrive.core import template as templates
+from redrive.core.notification_rules import CHANNEL_KIND, NOTIFY_EVENTS, NotificationEvent, NotifyRule, NotifyTarget
 from redrive.core.notification_text import Notification, NotificationRenderer, RenderedNotification
-from redrive.core.notify_rules import CHANNEL_KIND, NOTIFY_EVENTS, NotificationEvent, NotifyRule, NotifyTarget
 from redrive.core.redact import Redactor
 from redrive.errors import ConfigurationError, InputError, NonRetryable, RegistrationError
 from redrive.http.client import HttpClient, HttpRequest, require_h11

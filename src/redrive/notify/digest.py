@@ -14,11 +14,11 @@ import logging
 from collections.abc import Callable, Sequence
 
 from redrive.clock import MICROS, Clock
-from redrive.core import notifications
-from redrive.core.idempotency import encode_key
+from redrive.core import engine_messages
+from redrive.core.engine_messages import NOTIFICATION_TOPIC, USER_MESSAGE_TOPIC, NotificationFacts
+from redrive.core.keys_and_ids import encode_key
+from redrive.core.notification_rules import CHANNEL_KIND, TARGET_KINDS, NotificationEvent, NotifyRule, NotifyTarget
 from redrive.core.notification_text import NotificationRenderer, encode_content
-from redrive.core.notifications import NOTIFICATION_TOPIC, USER_MESSAGE_TOPIC, NotificationFacts
-from redrive.core.notify_rules import CHANNEL_KIND, TARGET_KINDS, NotificationEvent, NotifyRule, NotifyTarget
 from redrive.core.outbox import parse_patterns
 from redrive.core.transitions import MessageWrite
 from redrive.errors import ConfigurationError
@@ -81,8 +81,8 @@ class Digest:
         """Store the facts of a message, and send them if their lane is due."""
         new: NewNotice | None
         if message.topic == NOTIFICATION_TOPIC:
-            facts, targets, _ = notifications.decode_facts(message.text)
-            lane = notifications.notification_lane(facts, targets)
+            facts, targets, _ = engine_messages.decode_facts(message.text)
+            lane = engine_messages.notification_lane(facts, targets)
             new = NewNotice(public_id=message.id, tenant=message.tenant, lane=lane, notice=message.text)
         else:
             new = self._make_channel_notice(message)
@@ -119,7 +119,7 @@ class Digest:
         # Each of these messages has its own lane, so that none waits for a digest.
         lane = encode_key(facts.event, message.id)
         return NewNotice(
-            public_id=message.id, tenant=message.tenant, lane=lane, notice=notifications.encode_facts(facts, rule)
+            public_id=message.id, tenant=message.tenant, lane=lane, notice=engine_messages.encode_facts(facts, rule)
         )
 
     async def run_once(self) -> int:
@@ -143,9 +143,11 @@ class Digest:
         if isinstance(newest, Unreadable):
             log.error("a notification of tenant %r cannot be read: %s", case.tenant, newest.why)
             return None
-        facts, _, _ = notifications.decode_facts(newest)
+        facts, _, _ = engine_messages.decode_facts(newest)
         read = [
-            notifications.decode_facts(each.notice) for each in case.notices if not isinstance(each.notice, Unreadable)
+            engine_messages.decode_facts(each.notice)
+            for each in case.notices
+            if not isinstance(each.notice, Unreadable)
         ]
         if facts.fingerprint and await self._store.is_muted(case.tenant, facts.fingerprint):
             read = []  # the lane is emptied, and no user is notified
@@ -153,7 +155,7 @@ class Digest:
         unknown = any(target.kind == CHANNEL_KIND for target in targets)
         if unknown and self._store.now() - case.first_at < CODE_PATIENCE:
             return None  # another process has the channel in its code; if none has, the delivery says so
-        id = notifications.notification_id(case.tenant, case.lane, case.last)
+        id = engine_messages.notification_id(case.tenant, case.lane, case.last)
         # A notice is stored after its event, and of a long lane only the newest notices were read.
         first_at = min(case.first_at, *(each.at for each, _, _ in read))
         content = encode_content(facts, case.count, first_at)

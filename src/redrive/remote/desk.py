@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, TypeVar, Unpack, get_args
 
-from redrive.core.idempotency import event_hash, payload_hash
 from redrive.core.journal import History
 from redrive.core.json_edit import Change, diff_json, merge_patch, unmask
 from redrive.core.json_schema import find_faults
+from redrive.core.keys_and_ids import event_hash, payload_hash
 from redrive.core.new_run import extract_index_values
 from redrive.core.redact import Redactor
-from redrive.core.replay import ReplayMode
+from redrive.core.replay_plan import ReplayMode
 from redrive.core.roles import ALL_TENANTS, Role
-from redrive.core.secret_text import read_sealed_value
+from redrive.core.secret_and_sealed_text import read_sealed_value
 from redrive.desk import api_operations
 from redrive.desk.api_operations import Actor
 from redrive.desk.audit import Audit

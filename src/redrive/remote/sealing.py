@@ -21,7 +21,7 @@ from redrive.core.failure_reason import FailureReason
 from redrive.core.outcomes import Outcome
 from redrive.core.redact import Redactor
 from redrive.core.run_options import SEALED_OPTION
-from redrive.core.secret_text import SEALED_TEXT, is_sealed, make_sealed_value, read_sealed_value
+from redrive.core.secret_and_sealed_text import SEALED_TEXT, is_sealed, make_sealed_value, read_sealed_value
 from redrive.core.states import EntryKind
 from redrive.core.transitions import NewRun
 from redrive.desk.run_starter import StartRequest

@@ -18,7 +18,7 @@ import msgspec
 from redrive.clock import Clock
 from redrive.core.failure import Failure, ReportedError
 from redrive.core.roles import Principal
-from redrive.core.secret_text import is_sealed, make_sealed_value, read_sealed_text
+from redrive.core.secret_and_sealed_text import is_sealed, make_sealed_value, read_sealed_text
 from redrive.core.states import StepStatus
 from redrive.errors import NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode

@@ -16,19 +16,19 @@ import msgspec
 
 from redrive.clock import MICROS
 from redrive.core.children import MAX_DEPTH
-from redrive.core.idempotency import decode_key, message_id
 from redrive.core.json_schema import find_json_fault
+from redrive.core.keys_and_ids import decode_key, message_id
 from redrive.core.new_run import check_name, check_sealed_hash, extract_index_values, read_sealed_index
-from redrive.core.notify_rules import NotifyRule
+from redrive.core.notification_rules import NotifyRule
 from redrive.core.outbox import check_message_key, check_topic
 from redrive.core.outcomes import Outcome, RunView
 from redrive.core.questions import Audience, Question
 from redrive.core.roles import Principal
 from redrive.core.run_options import OnFailure, RunOptions, StepLimits, StepOptions, check_traceparent
-from redrive.core.secret_text import SEALED_TEXT, is_sealed, make_sealed_value, sealed_limit
+from redrive.core.secret_and_sealed_text import SEALED_TEXT, is_sealed, make_sealed_value, sealed_limit
 from redrive.core.states import EntryKind
 from redrive.core.transitions import MessageWrite, NewRun
-from redrive.core.waits import Wait, WaitMode
+from redrive.core.waits_and_events import Wait, WaitMode
 from redrive.desk.validation import require_long_text
 from redrive.errors import InputError, NotAllowed, NotFound
 from redrive.policy import Circuit

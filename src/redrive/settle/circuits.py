@@ -20,7 +20,7 @@ from redrive.core.circuit import (
     release_size,
     resolve_circuit,
 )
-from redrive.core.idempotency import encode_key
+from redrive.core.keys_and_ids import encode_key
 from redrive.core.transitions import AuditWrite
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace

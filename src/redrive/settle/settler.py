@@ -19,15 +19,22 @@ from redrive.clock import Clock
 from redrive.core.decide import decide
 from redrive.core.decide_run import replace_refused
 from redrive.core.decide_step import measure_parked_time
-from redrive.core.journal import EntryRow
-from redrive.core.notifications import (
+from redrive.core.engine_messages import (
     ENGINE_TOPICS,
     NOTIFICATION_TOPIC,
     NotificationFacts,
     add_engine_events,
     encode_facts,
 )
-from redrive.core.notify_rules import CHANNEL_KIND, NotificationEvent, NotifyRule, NotifyTarget, StoredRules, find_rule
+from redrive.core.journal import EntryRow
+from redrive.core.notification_rules import (
+    CHANNEL_KIND,
+    NotificationEvent,
+    NotifyRule,
+    NotifyTarget,
+    StoredRules,
+    find_rule,
+)
 from redrive.core.outbox import Bundle, SinkLease
 from redrive.core.outcomes import (
     AttemptFailed,

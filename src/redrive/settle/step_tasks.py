@@ -21,14 +21,14 @@ from redrive.core.classify import Category
 from redrive.core.decide_step import build_circuit_failure
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import LetterCode, Stage
-from redrive.core.idempotency import flow_key
 from redrive.core.journal import generation_of_call
 from redrive.core.json_schema import find_faults, find_json_fault
+from redrive.core.keys_and_ids import flow_key
 from redrive.core.outcomes import AttemptFailed, AttemptSucceeded, EntryRef, RunView
 from redrive.core.payload import check_size
 from redrive.core.retry import compute_backoff
 from redrive.core.run_options import RunOptions, StepOptions, find_policy
-from redrive.core.secret_text import is_sealed, sealed_limit
+from redrive.core.secret_and_sealed_text import is_sealed, sealed_limit
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import AttemptEnd, AttemptWrite, Transition, TransitionResult
 from redrive.errors import PayloadTooLarge

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from redrive.core.rate import Rate, parse_rate
+from redrive.core.bulk_rate import Rate, parse_rate
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite
 from redrive.record_fields import as_dict, replace

@@ -9,7 +9,7 @@ import msgspec
 
 from redrive.core.children import is_answer
 from redrive.core.states import RunStatus
-from redrive.core.waits import LETTER_KIND
+from redrive.core.waits_and_events import LETTER_KIND
 from redrive.store.session import Database, Session, read_call, write_call
 from redrive.store.sql_files import Statements
 

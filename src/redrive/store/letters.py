@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from redrive.core.idempotency import letter_id
 from redrive.core.journal import EntryRow
+from redrive.core.keys_and_ids import letter_id
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite, MessageWrite, Transition
 from redrive.errors import DataRefused

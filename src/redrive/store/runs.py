@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import msgspec
 
 from redrive.clock import MICROS
-from redrive.core.idempotency import decode_key
 from redrive.core.journal import EntryRow
+from redrive.core.keys_and_ids import decode_key
 from redrive.core.run_options import StepOptions
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, AuditWrite, EntryWrite, NewRun

@@ -13,7 +13,7 @@ from redrive.app import Redrive, RunHandle, Workflow
 from redrive.app.registered_code import find_circuit
 from redrive.clock import MICROS
 from redrive.core.circuit import CircuitState, CircuitStatus, build_rules, close_circuit, open_circuit
-from redrive.core.idempotency import letter_id
+from redrive.core.keys_and_ids import letter_id
 from redrive.core.outbox import TopicPattern
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus, StepStatus

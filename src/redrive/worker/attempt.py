@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from redrive.clock import Timer, resume_started
-from redrive.core.idempotency import flow_key, message_id
+from redrive.core.keys_and_ids import flow_key, message_id
 from redrive.core.outbox import check_message_key, check_topic
 from redrive.core.payload import check_size, encode_any
 from redrive.core.transitions import MessageWrite

@@ -15,7 +15,7 @@ from redrive.clock import MICROS, SystemClock
 from redrive.core.new_run import check_name
 from redrive.core.payload import check_size, encode_any, signature_of_type
 from redrive.core.questions import MAX_TEXT, Audience, Question, read_options, read_plan
-from redrive.core.waits import MAX_UNREAD, Wait, WaitMode, check_event_declared, check_event_name
+from redrive.core.waits_and_events import MAX_UNREAD, Wait, WaitMode, check_event_declared, check_event_name
 from redrive.errors import InputError, MisusedStep
 from redrive.observability.logs import describe_run
 from redrive.reasons import Reason, ReasonCode, quote

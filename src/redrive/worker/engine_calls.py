@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from redrive.clock import MICROS
 from redrive.core.failure_reason import FailureReason, build_step_failed
-from redrive.core.idempotency import message_id
 from redrive.core.journal import MAX_ENTRIES, EntryRow, entry_name
+from redrive.core.keys_and_ids import message_id
 from redrive.core.outbox import check_topic
 from redrive.core.outcomes import (
     EntryCancelled,

@@ -20,7 +20,7 @@ import msgspec
 from redrive.core.failure_reason import FailureReason
 from redrive.core.outcomes import EntryCancelled, EntryRef, WaitAnswered, WaitFailed, WaitStarted
 from redrive.core.states import StepStatus
-from redrive.core.waits import STEP_KIND
+from redrive.core.waits_and_events import STEP_KIND
 from redrive.errors import ConfigurationError, PayloadError, RunDetached
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.store import repeat_until_answered

@@ -42,7 +42,7 @@ from redrive.core.questions import Question, task_id
 from redrive.core.questions import encode_answer as encode_person_answer
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import EventUse
-from redrive.core.waits import EVENT_KIND, OpenWait, Wait, WaitMode, WaitState, encode_answer, match_events
+from redrive.core.waits_and_events import EVENT_KIND, OpenWait, Wait, WaitMode, WaitState, encode_answer, match_events
 from redrive.errors import ConfigurationError, PayloadError, RunDetached, WaitExpired
 from redrive.reasons import Reason
 from redrive.store.children import AwaitedRun, RunEnd

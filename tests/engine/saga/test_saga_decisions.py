@@ -12,7 +12,7 @@ import redrive
 from redrive import Redrive
 from redrive.actions import Manual
 from redrive.app import Workflow
-from redrive.core.idempotency import keyed_payload_hash
+from redrive.core.keys_and_ids import keyed_payload_hash
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.testing import Crash, Engine, RunReport, engine, faults
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from store_kit import DAY, SECOND, Kit, ends_in_letter
 
-from redrive.core.rate import Rate
+from redrive.core.bulk_rate import Rate
 from redrive.core.states import RunStatus
 from redrive.core.transitions import AuditWrite
 from redrive.errors import InputError

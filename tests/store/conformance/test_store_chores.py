@@ -6,7 +6,7 @@ import pytest
 from letter_kit import closes
 from store_kit import DAY, SECOND, Kit, becomes, ends_in_letter, entry, failed_try, noted, writes
 
-from redrive.core.idempotency import job_key
+from redrive.core.keys_and_ids import job_key
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import RunWrite
 from redrive.store.chores import PurgeRequest

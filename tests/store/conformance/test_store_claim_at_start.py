@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from store_kit import DAY, HOUR, LEASE, SECOND, Kit, becomes, entry, noted, writes
 
-from redrive.core.idempotency import job_key
+from redrive.core.keys_and_ids import job_key
 from redrive.core.states import RunStatus
 from redrive.record_fields import replace
 from redrive.store.claims import ClaimedRun

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from store_kit import DAY, HOUR, SECOND, Kit, becomes
 
-from redrive.core.idempotency import job_key
+from redrive.core.keys_and_ids import job_key
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite
 from redrive.errors import InputError

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from store_kit import DAY, HOUR, SECOND, Kit, becomes, ends_in_letter, writes
 
-from redrive.core.idempotency import job_key
+from redrive.core.keys_and_ids import job_key
 from redrive.core.states import RunStatus
 from redrive.core.transitions import RunWrite
 from redrive.errors import DataRefused

@@ -10,9 +10,9 @@ from letter_kit import reopens
 from outbox_kit import Outbox, say, sink
 from store_kit import DAY, Kit, becomes, entry, failed_try, letter, noted, writes
 
+from redrive.core.bulk_rate import Rate
 from redrive.core.circuit import CircuitState, CircuitStatus
 from redrive.core.outbox import SinkLease
-from redrive.core.rate import Rate
 from redrive.core.states import RunStatus
 from redrive.core.transitions import Transition
 from redrive.errors import InputError, NotAllowed

@@ -17,7 +17,7 @@ from typing import Unpack
 from redrive.bridges.bullmq.consumer import Consumer, ConsumerOptions
 from redrive.bridges.bullmq.queues import JobSink, LetterMirror, QueueAddress, read_redis_address
 from redrive.bridges.bullmq.steps import StepJobs, StepOptions
-from redrive.core.notifications import LETTER_CLOSED_TOPIC, LETTER_OPENED_TOPIC
+from redrive.core.engine_messages import LETTER_CLOSED_TOPIC, LETTER_OPENED_TOPIC
 from redrive.errors import ConfigurationError
 
 __all__ = ["LETTERS", "BullMQ", "Consumer", "JobSink", "LetterMirror", "StepJobs"]

@@ -32,8 +32,8 @@ from redrive.bridges.bullmq.queues import (
     read_job_id,
 )
 from redrive.clock import SystemClock
-from redrive.core.idempotency import letter_id
 from redrive.core.journal import EntryRow
+from redrive.core.keys_and_ids import letter_id
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.errors import ConfigurationError, Conflict, InputError, NotFound, RetryAfter, StoreError

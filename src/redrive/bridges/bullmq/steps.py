@@ -27,7 +27,7 @@ from redrive.clock import MICROS, SystemClock
 from redrive.core.classify import Category
 from redrive.core.failure import Failure, ReportedError
 from redrive.core.json_schema import find_json_fault
-from redrive.core.secret_text import is_sealed
+from redrive.core.secret_and_sealed_text import is_sealed
 from redrive.errors import ConfigurationError, StoreError, StoreUnavailable
 from redrive.settle.step_tasks import StepQueues, TaskReport, read_run_options, read_step_options
 from redrive.store.step_tasks import TaskCase, TaskClaim, TaskHeartbeat, TaskStatus

@@ -44,7 +44,7 @@ _FILTER_OPTIONS: dict[str, dict[str, Any]] = {
 
 def parse_rate_option(text: str) -> str:
     """Parse the number of letters per second, minute or hour."""
-    from redrive.core.rate import parse_rate
+    from redrive.core.bulk_rate import parse_rate
     from redrive.errors import InputError
 
     try:

@@ -9,7 +9,6 @@ from typing import Any, final
 from pydantic import BaseModel, ValidationError
 from pydantic_core import CoreSchema, SchemaSerializer, SchemaValidator
 
-from redrive.core.payload.adapters import CORE_CONFIG, find_union_classes, split_definitions
 from redrive.core.payload.faults import (
     Path,
     build_misfit_error,
@@ -18,7 +17,8 @@ from redrive.core.payload.faults import (
     find_unstorable,
     has_surrogates,
 )
-from redrive.core.payload.plain import dump_typed
+from redrive.core.payload.plain_json import dump_typed
+from redrive.core.payload.pydantic_adapters import CORE_CONFIG, find_union_classes, split_definitions
 from redrive.errors import PayloadError, PayloadTooLarge
 from redrive.reasons import Reason, ReasonCode
 

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, SchemaSerializer, to_json
 
-from redrive.core.payload.adapters import CORE_CONFIG, SchemaNode, join_definitions
-from redrive.core.payload.plain import MAX_DEPTH, has_lone_surrogates, has_surrogate_pair, load_json
+from redrive.core.payload.plain_json import MAX_DEPTH, has_lone_surrogates, has_surrogate_pair, load_json
+from redrive.core.payload.pydantic_adapters import CORE_CONFIG, SchemaNode, join_definitions
 from redrive.errors import PayloadError
 from redrive.reasons import Reason, ReasonCode
 

@@ -21,16 +21,16 @@ import typing_extensions
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUndefinedAnnotation
 
-from redrive.core.payload.adapters import (
+from redrive.core.payload.codec import Codec
+from redrive.core.payload.faults import Path
+from redrive.core.payload.plain_json import SCALAR_WRITERS, Writer, find_writers, write_any
+from redrive.core.payload.pydantic_adapters import (
     build_adapter,
     build_json_schema,
     correct_schema,
     join_definitions,
     split_definitions,
 )
-from redrive.core.payload.codec import Codec
-from redrive.core.payload.faults import Path
-from redrive.core.payload.plain import SCALAR_WRITERS, Writer, find_writers, write_any
 from redrive.errors import PayloadError, RegistrationError
 from redrive.reasons import Param, Reason, ReasonCode
 

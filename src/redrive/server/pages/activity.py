@@ -8,8 +8,8 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
-from redrive.core.idempotency import run_id_of_letter
-from redrive.core.notify_rules import DEFAULT_ESCALATION_TARGET, NOTIFY_EVENTS
+from redrive.core.keys_and_ids import run_id_of_letter
+from redrive.core.notification_rules import DEFAULT_ESCALATION_TARGET, NOTIFY_EVENTS
 from redrive.core.roles import Permission
 from redrive.desk.notifications import InboxItem
 from redrive.desk.saved_views import FILTER_FIELDS, ListName

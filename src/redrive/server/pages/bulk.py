@@ -11,8 +11,8 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
-from redrive.core.rate import Rate, parse_rate
-from redrive.core.replay import ReplayMode
+from redrive.core.bulk_rate import Rate, parse_rate
+from redrive.core.replay_plan import ReplayMode
 from redrive.core.roles import Permission
 from redrive.desk.bulk import BulkAction, DryRunOfMany
 from redrive.errors import InputError

@@ -11,9 +11,9 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
-from redrive.core.payload.adapters import FORMAT_EXAMPLES
+from redrive.core.payload.pydantic_adapters import FORMAT_EXAMPLES
 from redrive.core.roles import Permission
-from redrive.core.waits import Wait, WaitMode
+from redrive.core.waits_and_events import Wait, WaitMode
 from redrive.desk.models import Run, StepRecord
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode

@@ -25,7 +25,7 @@ from markupsafe import Markup, escape
 from redrive.clock import MICROS
 from redrive.core.failure_reason import FIXABLE_BY_EDIT
 from redrive.core.roles import ALL_TENANTS, Permission, find_lowest_role
-from redrive.core.secret_text import SEALED_TEXT
+from redrive.core.secret_and_sealed_text import SEALED_TEXT
 from redrive.desk.preview import DryRun
 from redrive.errors import NotFound, StoreError
 from redrive.reasons import Reason, ReasonCode, render

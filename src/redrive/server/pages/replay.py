@@ -13,9 +13,9 @@ from fastapi.responses import Response
 from redrive.core.failure_reason import FIXABLE_BY_EDIT
 from redrive.core.json_edit import parse_typed_json
 from redrive.core.redact import find_masked_paths
-from redrive.core.replay import ReplayMode
+from redrive.core.replay_plan import ReplayMode
 from redrive.core.roles import Permission
-from redrive.core.secret_text import read_sealed_value
+from redrive.core.secret_and_sealed_text import read_sealed_value
 from redrive.core.states import EXECUTED_KINDS
 from redrive.desk.models import DeadLetter, Run, StepRecord
 from redrive.desk.preview import DryRun

@@ -12,7 +12,7 @@ import msgspec
 from redrive.core.failure_reason import LetterCode
 from redrive.core.json_edit import parse_typed_json
 from redrive.core.payload.faults import format_path
-from redrive.core.replay import ReplayMode
+from redrive.core.replay_plan import ReplayMode
 from redrive.core.states import StepStatus
 from redrive.desk.models import StepRecord
 from redrive.desk.validation import in_thread_if_large, measure_size

@@ -9,7 +9,7 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from redrive.core.idempotency import run_id_of_letter
+from redrive.core.keys_and_ids import run_id_of_letter
 from redrive.core.roles import Permission
 from redrive.core.run_options import RunOptions
 from redrive.core.states import LetterStatus

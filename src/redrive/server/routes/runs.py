@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from redrive.core.journal import History
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus
-from redrive.core.waits import MAX_EVENT_NUMBER
+from redrive.core.waits_and_events import MAX_EVENT_NUMBER
 from redrive.desk.models import AttemptRecord, SentEvent, StepRecord
 from redrive.desk.presenter import present_row
 from redrive.desk.preview import DryRun

@@ -29,7 +29,7 @@ from redrive.core.json_edit import Change
 from redrive.core.outbox import DeliveryResult
 from redrive.core.retry import RetryDecision
 from redrive.core.run_options import takes_sealed
-from redrive.core.secret_text import is_sealed
+from redrive.core.secret_and_sealed_text import is_sealed
 from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import ConfigurationError, InputError
 from redrive.reasons import Reason, ReasonCode

@@ -22,7 +22,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
-from redrive.core.secret_text import SEALED_TEXT, is_sealed, key_id_of, read_sealed_value
+from redrive.core.secret_and_sealed_text import SEALED_TEXT, is_sealed, key_id_of, read_sealed_value
 from redrive.errors import ConfigurationError, DataRefused
 from redrive.settings import ENVIRONMENT_VARIABLES, parse_encryption_keys
 

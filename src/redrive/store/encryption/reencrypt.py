@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from redrive.core.secret_text import key_id_of
+from redrive.core.secret_and_sealed_text import key_id_of
 from redrive.errors import ConfigurationError
 from redrive.store.encryption.keyring import Keyring
 

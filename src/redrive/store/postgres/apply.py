@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from redrive.core.outbox import SinkLease
-from redrive.core.payload.plain import to_json_text
+from redrive.core.payload.plain_json import to_json_text
 from redrive.core.states import CLOSED_LETTER_STATUSES, FINAL_RUN_STATUSES
 from redrive.core.transitions import EntryWrite, NewRun, RunWrite, Transition, TransitionResult
 from redrive.reasons import Reason, ReasonCode

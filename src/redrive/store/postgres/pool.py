@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 import asyncpg
 
 from redrive.clock import Clock
-from redrive.core.payload.plain import to_json_text
+from redrive.core.payload.plain_json import to_json_text
 from redrive.core.transitions import AuditWrite, Transition
 from redrive.errors import RedriveError, SchemaMismatch, StoreError, StoreUnavailable
 from redrive.record_fields import as_dict

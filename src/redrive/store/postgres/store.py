@@ -10,7 +10,7 @@ from typing import Any
 from redrive.clock import MICROS, Clock
 from redrive.core.outbox import SinkLease
 from redrive.core.transitions import AuditWrite, NewRun, Transition, TransitionResult
-from redrive.core.waits import STEP_KIND
+from redrive.core.waits_and_events import STEP_KIND
 from redrive.errors import StoreError
 from redrive.store.children import SQL as CHILDREN
 from redrive.store.children import WokenRun

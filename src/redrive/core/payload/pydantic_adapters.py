@@ -25,7 +25,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import CoreConfig, CoreSchema, SchemaError, core_schema
 
-from redrive.core.payload.plain import sort_set, to_plain_json
+from redrive.core.payload.plain_json import sort_set, to_plain_json
 
 # Before Python 3.12 pydantic refuses `typing.TypedDict`. Each such class gets a hook that returns the schema of an
 # equal class made by typing_extensions.

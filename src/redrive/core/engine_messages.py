@@ -16,8 +16,8 @@ import msgspec
 from redrive.core.audit import AuditEvent
 from redrive.core.failure import Failure, compute_fingerprint
 from redrive.core.failure_reason import FailureReason
-from redrive.core.idempotency import encode_key, payload_hash
-from redrive.core.notify_rules import CHANNEL_KIND, NotificationEvent, NotifyRule, NotifyTarget
+from redrive.core.keys_and_ids import encode_key, payload_hash
+from redrive.core.notification_rules import CHANNEL_KIND, NotificationEvent, NotifyRule, NotifyTarget
 from redrive.core.outcomes import AttemptFailed, LetterClosed, Outcome, RunView
 from redrive.core.redact import MASK
 from redrive.core.run_options import trace_id

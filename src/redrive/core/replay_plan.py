@@ -28,7 +28,7 @@ from redrive.core.journal import EntryRow, entry_key
 from redrive.core.run_options import StepOptions
 from redrive.core.saga import LedgerRow, find_unfinished, is_manual, read_ledger
 from redrive.core.states import EntryKind, RunStatus, StepStatus
-from redrive.core.waits import Wait, WaitMode
+from redrive.core.waits_and_events import Wait, WaitMode
 from redrive.errors import Conflict, InputError
 from redrive.reasons import Reason, ReasonCode, quote
 
