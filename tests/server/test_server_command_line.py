@@ -30,7 +30,7 @@ from redrive.desk.audit import Audit
 from redrive.desk.circuits import Circuits
 from redrive.desk.letters import DeadLetters
 from redrive.desk.notifications import Notifications
-from redrive.desk.outbox import Outbox, Sinks
+from redrive.desk.outbox_and_sinks import Outbox, Sinks
 from redrive.desk.policies import Policies
 from redrive.desk.run_starter import RunStarter
 from redrive.desk.runs import Runs

@@ -418,7 +418,7 @@ async def test_replays_return_or_copy_the_events_of_entries_that_do_not_stand() 
 
 @pytest.mark.parametrize(("limit", "most"), [("MAX_UNREAD", 3), ("MAX_UNREAD_BYTES", 3)])
 async def test_too_many_unread_events_are_refused(monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
-    monkeypatch.setattr(f"redrive.desk.events.{limit}", most)
+    monkeypatch.setattr(f"redrive.desk.event_sender.{limit}", most)
     app = new_app()
 
     @app.workflow

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from redrive.desk.circuits import Circuits
     from redrive.desk.letters import DeadLetters
     from redrive.desk.notifications import Notifications
-    from redrive.desk.outbox import Outbox, Sinks
+    from redrive.desk.outbox_and_sinks import Outbox, Sinks
     from redrive.desk.policies import Policies
     from redrive.desk.runs import Runs
     from redrive.desk.saga import Ledger

@@ -19,7 +19,7 @@ from redrive.core.keys_and_ids import decode_key
 from redrive.core.secret_and_sealed_text import is_sealed, make_sealed_value
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
-from redrive.desk.events import EventRequest
+from redrive.desk.event_sender import EventRequest
 from redrive.desk.models import SentEvent
 from redrive.desk.run_starter import StartRequest
 from redrive.errors import ConfigurationError

@@ -30,11 +30,11 @@ from redrive.core.transitions import NewRun
 from redrive.desk.audit import Audit
 from redrive.desk.bulk_execution import BulkExecutor, BulkWorker
 from redrive.desk.circuits import Circuits
-from redrive.desk.events import DeclaredEvents, EventSender
+from redrive.desk.event_sender import DeclaredEvents, EventSender
 from redrive.desk.letters import DeadLetters
 from redrive.desk.models import Caller
 from redrive.desk.notifications import NotificationDisplay, Notifications
-from redrive.desk.outbox import Outbox, Sinks
+from redrive.desk.outbox_and_sinks import Outbox, Sinks
 from redrive.desk.policies import Policies
 from redrive.desk.presenter import Presenter
 from redrive.desk.preview import Previewer

@@ -31,7 +31,7 @@ from redrive.cli.target import (
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.desk.outbox import Blocked, OutboxMessage, SinkStatus
+    from redrive.desk.outbox_and_sinks import Blocked, OutboxMessage, SinkStatus
     from redrive.store.result_page import Page
 
 

@@ -20,7 +20,7 @@ from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, RunStatus
 from redrive.core.waits_and_events import MAX_EVENT_NUMBER, WaitMode
 from redrive.desk.api_operations import Acting, Actor, operation
 from redrive.desk.circuits import CircuitRecord, present_circuit
-from redrive.desk.events import EventRequest, EventSender
+from redrive.desk.event_sender import EventRequest, EventSender
 from redrive.desk.models import Children, DeadLetter, EventRecord, Run, SentEvent, StepRecord
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.preview import DryRun, Previewer

@@ -24,12 +24,12 @@ from redrive.desk.api_operations import Actor
 from redrive.desk.audit import Audit
 from redrive.desk.bulk import require_open_letters
 from redrive.desk.circuits import Circuits
-from redrive.desk.events import EventRequest
+from redrive.desk.event_sender import EventRequest
 from redrive.desk.groups import GroupList
 from redrive.desk.letters import DeadLetters
 from redrive.desk.models import DeadLetter, SentEvent, Task
 from redrive.desk.notifications import Notifications
-from redrive.desk.outbox import Outbox, Sinks
+from redrive.desk.outbox_and_sinks import Outbox, Sinks
 from redrive.desk.policies import Policies, StoredPolicy
 from redrive.desk.preview import DryRun
 from redrive.desk.replays import Replay, ReplayOptions

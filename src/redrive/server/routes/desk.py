@@ -16,7 +16,7 @@ from redrive.desk.audit import Audit
 from redrive.desk.circuits import CircuitRecord, Circuits
 from redrive.desk.models import AuditRecord, Task
 from redrive.desk.notifications import InboxItem, Notifications
-from redrive.desk.outbox import Outbox, Sinks
+from redrive.desk.outbox_and_sinks import Outbox, Sinks
 from redrive.desk.policies import Policies, StoredPolicy
 from redrive.desk.saved_views import ListName, SavedView, SavedViews
 from redrive.desk.schedules import Schedules
