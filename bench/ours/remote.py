@@ -23,9 +23,9 @@ from bench.ours.witness import Witness
 from redrive.clock import MICROS, SystemClock
 from redrive.core.roles import ALL_TENANTS, Role
 from redrive.core.run_options import RunOptions
-from redrive.remote import wire
+from redrive.remote import worker_protocol
 from redrive.remote.client import Address
-from redrive.remote.connection import Server
+from redrive.remote.worker_connection import Server
 from redrive.server.auth.admin import AccountAdmin, make_operator
 from redrive.server.process import raise_open_file_limit
 from redrive.store.accounts import NewToken
@@ -139,26 +139,30 @@ class _Worker:
 
     def __init__(self, address: str, token: str) -> None:
         self._server = Server(Address.read(address), token)
-        self._headers = {wire.PROTOCOL_HEADER: str(wire.PROTOCOL)}
+        self._headers = {worker_protocol.PROTOCOL_HEADER: str(worker_protocol.PROTOCOL)}
         self._number = 0
         self.waits: list[float] = []
 
     async def _call(self, path: str, body: Any, kind: type[T]) -> T:
-        text = await self._server.call("POST", f"{wire.WORKER_PATH}/{path}", msgspec.json.encode(body), self._headers)
+        text = await self._server.call(
+            "POST", f"{worker_protocol.WORKER_PATH}/{path}", msgspec.json.encode(body), self._headers
+        )
         return msgspec.json.decode(text, type=kind)
 
     async def register(self) -> None:
         item = CatalogueItem(name="one", options=RunOptions().to_json(), schema_in="{}", schema_out="{}")
         code = Catalogue(version="bench", workflows=(item,), steps=())
-        call = wire.Registration(name="bench", protocols=(wire.PROTOCOL,), catalogue=code, lease=30 * MICROS)
-        registered = await self._call("register", call, wire.Registered)
-        self._headers[wire.WORKER_HEADER] = str(registered.worker)
+        call = worker_protocol.Registration(
+            name="bench", protocols=(worker_protocol.PROTOCOL,), catalogue=code, lease=30 * MICROS
+        )
+        registered = await self._call("register", call, worker_protocol.Registered)
+        self._headers[worker_protocol.WORKER_HEADER] = str(registered.worker)
 
     async def beat(self) -> None:
         """Send heartbeats as often as the server asks for."""
         while True:
             begun = time.perf_counter()
-            reply = await self._call("beat", wire.BeatCall(), wire.BeatReply)
+            reply = await self._call("beat", worker_protocol.BeatCall(), worker_protocol.BeatReply)
             assert reply.alive
             self.waits.append(time.perf_counter() - begun)
             await asyncio.sleep(reply.every / MICROS)
@@ -166,10 +170,12 @@ class _Worker:
     async def work(self) -> None:
         """Claim runs whenever there may be some, and end them."""
         while True:
-            while not (await self._call("wait", wire.WaitCall(wait=20 * MICROS), wire.WaitReply)).due:
+            while not (
+                await self._call("wait", worker_protocol.WaitCall(wait=20 * MICROS), worker_protocol.WaitReply)
+            ).due:
                 pass
-            claim = wire.ClaimCall(capacity=CAPACITY, suspect=False)
-            while runs := (await self._call("claim", claim, wire.ClaimReply)).runs:
+            claim = worker_protocol.ClaimCall(capacity=CAPACITY, suspect=False)
+            while runs := (await self._call("claim", claim, worker_protocol.ClaimReply)).runs:
                 self._number += 1
                 ends = [{"k": "ended", "run": run.id, "fence": run.fence, "output": run.input} for run in runs]
-                await self._call("settle", {"number": self._number, "outcomes": ends}, wire.Answers)
+                await self._call("settle", {"number": self._number, "outcomes": ends}, worker_protocol.Answers)

@@ -13,7 +13,7 @@ from http_trust import make_trust
 
 from redrive.errors import ConfigurationError, NotFound, StoreError, StoreUnavailable
 from redrive.remote.client import Address, Client
-from redrive.remote.connection import Server
+from redrive.remote.worker_connection import Server
 
 BODY = b'{"done":true}'
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n" + BODY

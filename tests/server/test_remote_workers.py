@@ -30,7 +30,7 @@ from redrive.core.run_options import StepOptions
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
 from redrive.errors import ConfigurationError, InputError, NotAllowed, NotSignedIn, RunFailed
-from redrive.remote import wire
+from redrive.remote import worker_protocol
 from redrive.remote.backend import RemoteBackend
 from redrive.server.routes.workers import worker_routes
 from redrive.store.accounts import NewToken, TokenKind
@@ -695,7 +695,7 @@ async def test_a_worker_spaces_its_heartbeats_as_the_server_asks() -> None:
 
 
 async def test_a_long_journal_arrives_in_pages(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "JOURNAL_BYTES", 5_000)
+    monkeypatch.setattr(worker_protocol, "JOURNAL_BYTES", 5_000)
     pages: list[str] = []
     ask = RemoteBackend._ask
 

@@ -37,10 +37,10 @@ from redrive.errors import (
     StoreUnavailable,
 )
 from redrive.observability.counters import SettleListener
-from redrive.remote import wire
+from redrive.remote import worker_protocol
 from redrive.remote.client import Address, Client
-from redrive.remote.connection import Server
 from redrive.remote.sealing import Sealing
+from redrive.remote.worker_connection import Server
 from redrive.settle.settler import Settled, make_refused
 from redrive.store.children import AwaitedRun, Child
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
@@ -100,7 +100,7 @@ class RemoteBackend:
         self._worker = 0
         self._number = 0
         self._wait = _WAIT
-        self._limits: wire.WorkerLimits | None = None
+        self._limits: worker_protocol.WorkerLimits | None = None
         self._stale = False
         self._previous = 0
         self.unanswered_beats = 0  # since the last heartbeat that was answered
@@ -117,7 +117,7 @@ class RemoteBackend:
         given = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
         asked_at = self._clock.monotonic()
         try:
-            text = await self._server.call(method, f"{wire.WORKER_PATH}/{path}", given, self.headers())
+            text = await self._server.call(method, f"{worker_protocol.WORKER_PATH}/{path}", given, self.headers())
         except (NotSignedIn, NotAllowed) as error:
             if not self._worker or (path == "start" and isinstance(error, NotAllowed)):
                 raise
@@ -150,9 +150,9 @@ class RemoteBackend:
 
     def headers(self) -> dict[str, str]:
         """Return the headers of a request."""
-        headers = {wire.PROTOCOL_HEADER: str(wire.PROTOCOL)}
+        headers = {worker_protocol.PROTOCOL_HEADER: str(worker_protocol.PROTOCOL)}
         if self._worker:
-            headers[wire.WORKER_HEADER] = str(self._worker)
+            headers[worker_protocol.WORKER_HEADER] = str(self._worker)
         return headers
 
     def refuse(self, error: RedriveError) -> None:
@@ -170,9 +170,9 @@ class RemoteBackend:
     async def enlist(self, worker: NewWorker, catalogue: Catalogue) -> int:
         before, self._worker = self._worker, 0
         self._previous = before or self._previous
-        call = wire.Registration(
+        call = worker_protocol.Registration(
             name=worker.name,
-            protocols=(wire.PROTOCOL,),
+            protocols=(worker_protocol.PROTOCOL,),
             catalogue=catalogue if self._sealing is None else self._sealing.mark_catalogue(catalogue),
             keys=self._sealing is not None,
             lease=worker.lease,
@@ -181,7 +181,7 @@ class RemoteBackend:
             previous=self._previous if self.unanswered_beats else 0,
         )
         try:
-            registered: wire.Registered = await self._call("register", call, wire.Registered)
+            registered: worker_protocol.Registered = await self._call("register", call, worker_protocol.Registered)
         except (NotSignedIn, NotAllowed) as error:
             if before:
                 raise self._end_work(error) from error
@@ -190,12 +190,12 @@ class RemoteBackend:
         self.unanswered_beats = 0
         self._wait = min(_WAIT, registered.wait / MICROS)
         self._limits = registered.limits
-        self._server.compresses = wire.GZIP in registered.features and not self._address.is_local
+        self._server.compresses = worker_protocol.GZIP in registered.features and not self._address.is_local
         return registered.worker
 
     async def retire(self, worker: int) -> None:
         try:
-            await self._call("retire", wire.RetireCall(), wire.Done)
+            await self._call("retire", worker_protocol.RetireCall(), worker_protocol.Done)
         except NotFound:
             log.debug("the server does not know this worker any more")
 
@@ -221,11 +221,15 @@ class RemoteBackend:
 
     async def claim(self, claim: ClaimRequest) -> ClaimResult:
         keys = self._sealing is not None
-        call = wire.ClaimCall(
-            capacity=claim.capacity, suspect=claim.suspect, after=claim.after, keys=keys, max_bytes=wire.JOURNAL_BYTES
+        call = worker_protocol.ClaimCall(
+            capacity=claim.capacity,
+            suspect=claim.suspect,
+            after=claim.after,
+            keys=keys,
+            max_bytes=worker_protocol.JOURNAL_BYTES,
         )
         try:
-            reply: wire.ClaimReply = await self._call("claim", call, wire.ClaimReply)
+            reply: worker_protocol.ClaimReply = await self._call("claim", call, worker_protocol.ClaimReply)
         except NotFound:
             return ClaimResult(runs=[], now=self.now(), next_in=None, after=claim.after)
         unfinished = dict(reply.unfinished)
@@ -239,9 +243,9 @@ class RemoteBackend:
         return msgspec.structs.replace(run, journal=(*run.journal, *rest))
 
     async def changed(self) -> None:
-        call = wire.WaitCall(wait=int(self._wait * MICROS))
+        call = worker_protocol.WaitCall(wait=int(self._wait * MICROS))
         while True:
-            reply: wire.WaitReply = await self._ask("wait", call, wire.WaitReply)
+            reply: worker_protocol.WaitReply = await self._ask("wait", call, worker_protocol.WaitReply)
             if reply.due:
                 return
 
@@ -251,14 +255,14 @@ class RemoteBackend:
             return [make_refused(each) for each in outcomes]
         sealing = self._sealing
         sealed = outcomes if sealing is None else [sealing.seal_outcome(each) for each in outcomes]
-        body = wire.encode_batch(number, sealed)
+        body = worker_protocol.encode_batch(number, sealed)
         if self._limits is not None and len(body) > self._limits.body:
             raise DataRefused(f"the batch has {len(body)} bytes, and the server takes at most {self._limits.body}")
 
-        async def send() -> wire.Answers | None:
+        async def send() -> worker_protocol.Answers | None:
             if worker != self._worker:
                 return None  # the worker was declared dead, and registered again
-            answers: wire.Answers = await self._call("settle", body, wire.Answers)
+            answers: worker_protocol.Answers = await self._call("settle", body, worker_protocol.Answers)
             return answers
 
         try:
@@ -274,9 +278,9 @@ class RemoteBackend:
             return [make_refused(each) for each in outcomes]
         self._number = number
         pairs = zip(outcomes, map(self._open_answer, outcomes, reply.answers), strict=True)
-        return [wire.read_answer(outcome, answer, reply.now) for outcome, answer in pairs]
+        return [worker_protocol.read_answer(outcome, answer, reply.now) for outcome, answer in pairs]
 
-    def _open_answer(self, outcome: Outcome, answer: wire.Answer) -> wire.Answer:
+    def _open_answer(self, outcome: Outcome, answer: worker_protocol.Answer) -> worker_protocol.Answer:
         """Return the answer to an outcome with its failure decrypted."""
         sealing, (change, entry) = self._sealing, (answer.change, answer.entry)
         if sealing is None or not any(each is not None and each.failure for each in (change, entry)):
@@ -289,13 +293,17 @@ class RemoteBackend:
         return msgspec.structs.replace(answer, change=change, entry=entry)
 
     async def held(self, worker: int) -> list[RunView]:
-        found: list[wire.HeldReply] = await self._call("held", None, list[wire.HeldReply], method="GET")
+        found: list[worker_protocol.HeldReply] = await self._call(
+            "held", None, list[worker_protocol.HeldReply], method="GET"
+        )
         return [each.to_view() for each in found]
 
-    async def _history(self, run: int, after: int = 0) -> wire.History:
-        path = f"runs/{run}/history?after={after}&max_bytes={wire.JOURNAL_BYTES}"
-        found: wire.History = await repeat_until_answered(
-            lambda: self._ask(path, None, wire.History, method="GET"), self._clock, patience=_HISTORY_PATIENCE
+    async def _history(self, run: int, after: int = 0) -> worker_protocol.History:
+        path = f"runs/{run}/history?after={after}&max_bytes={worker_protocol.JOURNAL_BYTES}"
+        found: worker_protocol.History = await repeat_until_answered(
+            lambda: self._ask(path, None, worker_protocol.History, method="GET"),
+            self._clock,
+            patience=_HISTORY_PATIENCE,
         )
         return found
 
@@ -317,37 +325,41 @@ class RemoteBackend:
 
     async def mailbox(self, run: int, *, tasks: bool = False) -> Mailbox | None:
         try:
-            reply: wire.MailboxReply = await self._call(
-                f"runs/{run}/mailbox{'?tasks=true' if tasks else ''}", None, wire.MailboxReply, method="GET"
+            reply: worker_protocol.MailboxReply = await self._call(
+                f"runs/{run}/mailbox{'?tasks=true' if tasks else ''}", None, worker_protocol.MailboxReply, method="GET"
             )
         except NotFound:
             return None  # a worker that the server does not know holds no runs
         return self._open(reply.mailbox)
 
     async def wakeups(self, runs: Sequence[int]) -> dict[int, int]:
-        reply: wire.WakeupsReply = await self._ask("wakeups", wire.WakeupsCall(runs=tuple(runs)), wire.WakeupsReply)
+        reply: worker_protocol.WakeupsReply = await self._ask(
+            "wakeups", worker_protocol.WakeupsCall(runs=tuple(runs)), worker_protocol.WakeupsReply
+        )
         return dict(reply.wakeups)
 
     async def awaited_run(self, run: int, run_id: str) -> AwaitedRun | None:
-        return await self._awaited(run, wire.AwaitedCall(run_id=run_id))
+        return await self._awaited(run, worker_protocol.AwaitedCall(run_id=run_id))
 
     async def children(self, run: RunView) -> list[Child]:
         return (await self._history(run.id)).children
 
     async def end_child(self, run: RunView, run_id: str, *, undo: bool) -> AwaitedRun | None:
-        return await self._awaited(run.id, wire.AwaitedCall(run_id=run_id, ends=True, undo=undo))
+        return await self._awaited(run.id, worker_protocol.AwaitedCall(run_id=run_id, ends=True, undo=undo))
 
-    async def _awaited(self, run: int, call: wire.AwaitedCall) -> AwaitedRun | None:
+    async def _awaited(self, run: int, call: worker_protocol.AwaitedCall) -> AwaitedRun | None:
         try:
-            reply: wire.AwaitedReply = await self._call(f"runs/{run}/awaited", call, wire.AwaitedReply)
+            reply: worker_protocol.AwaitedReply = await self._call(
+                f"runs/{run}/awaited", call, worker_protocol.AwaitedReply
+            )
         except NotFound:
             return None  # as for the mailbox
         return self._open(reply.awaited)
 
     async def asked_question(self, run: int, index: int) -> AskedQuestion | None:
-        call = wire.AskedCall(index=index)
+        call = worker_protocol.AskedCall(index=index)
         try:
-            reply: wire.AskedReply = await self._call(f"runs/{run}/asked", call, wire.AskedReply)
+            reply: worker_protocol.AskedReply = await self._call(f"runs/{run}/asked", call, worker_protocol.AskedReply)
         except NotFound:
             return None  # as for the mailbox
         return self._open(reply.asked)
@@ -361,7 +373,7 @@ class RemoteBackend:
 
     async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[StartResult]:
         """Start runs. With a `worker`, which is this one, it holds those that are due."""
-        call = wire.StartCall(runs=list(runs), claim=worker is not None)
+        call = worker_protocol.StartCall(runs=list(runs), claim=worker is not None)
         started: list[StartResult] = await self._call("start", call, list[StartResult])
         if (sealing := self._sealing) is None:
             return started
@@ -370,8 +382,8 @@ class RemoteBackend:
         return [each if run is None else msgspec.structs.replace(each, claimed=run) for each, run in pairs]
 
     async def has_live_worker(self, workflow: str, version: str) -> bool:
-        call = wire.VersionCall(workflow=workflow, version=version)
-        reply: wire.VersionReply = await self._ask("version", call, wire.VersionReply)
+        call = worker_protocol.VersionCall(workflow=workflow, version=version)
+        reply: worker_protocol.VersionReply = await self._ask("version", call, worker_protocol.VersionReply)
         return reply.alive
 
     async def permit(self, ask: PermitRequest) -> Permit:
@@ -379,16 +391,18 @@ class RemoteBackend:
         return permit
 
     async def evaluate_circuit(self, key: CircuitKey, settings: str) -> CircuitRow:
-        call = wire.CircuitCall(tenant=key[0], key=key[1], settings=settings)
+        call = worker_protocol.CircuitCall(tenant=key[0], key=key[1], settings=settings)
         row: CircuitRow = await self._ask("circuit", call, CircuitRow)
         return row
 
     async def circuits_changed_since(self, since: int) -> list[CircuitRow]:
-        rows: list[CircuitRow] = await self._ask("circuits", wire.CircuitsCall(since=since), list[CircuitRow])
+        rows: list[CircuitRow] = await self._ask(
+            "circuits", worker_protocol.CircuitsCall(since=since), list[CircuitRow]
+        )
         return rows
 
     async def count_successes(self, number: int, counts: Sequence[SuccessCount]) -> None:
-        call = wire.CircuitsCall(number=number, successes=tuple(counts))
+        call = worker_protocol.CircuitsCall(number=number, successes=tuple(counts))
         await self._ask("circuits", call, list[CircuitRow])
 
     def transaction(self, limit: float) -> Transaction:
@@ -417,11 +431,12 @@ class RemoteLease:
         if self._backend.is_stale:
             return HeartbeatReply(alive=False, held=frozenset(), now=self._time.now())
         steps = tuple(
-            wire.StepHeartbeat(run=run, index=index, details=details) for (run, index), details in heartbeats.items()
+            worker_protocol.StepHeartbeat(run=run, index=index, details=details)
+            for (run, index), details in heartbeats.items()
         )
         asked_at = self._clock.monotonic()
         try:
-            text = self._send("beat", msgspec.json.encode(wire.BeatCall(steps=steps)), worker)
+            text = self._send("beat", msgspec.json.encode(worker_protocol.BeatCall(steps=steps)), worker)
         except NotFound:
             return HeartbeatReply(alive=False, held=frozenset(), now=self._time.now())
         except (NotSignedIn, NotAllowed) as error:
@@ -430,7 +445,7 @@ class RemoteLease:
         except StoreUnavailable:
             self._backend.unanswered_beats += 1
             raise
-        reply = msgspec.json.decode(text, type=wire.BeatReply)
+        reply = msgspec.json.decode(text, type=worker_protocol.BeatReply)
         if reply.alive:
             self._backend.unanswered_beats = 0
         self._time.learn(reply.now, asked_at)
@@ -443,14 +458,14 @@ class RemoteLease:
         most = self._backend.outcomes_per_request
         for begin in range(0, len(marks), most):
             outcomes = [_read_mark(each) for each in marks[begin : begin + most]]
-            self._send("begun", wire.encode_begun(outcomes), worker)
+            self._send("begun", worker_protocol.encode_begun(outcomes), worker)
 
     def close(self) -> None:
         self._client.close()
 
     def _send(self, path: str, body: bytes, worker: int) -> bytes:
-        headers = {**self._backend.headers(), wire.WORKER_HEADER: str(worker)}
-        return self._client.call("POST", f"{wire.WORKER_PATH}/{path}", body, headers)
+        headers = {**self._backend.headers(), worker_protocol.WORKER_HEADER: str(worker)}
+        return self._client.call("POST", f"{worker_protocol.WORKER_PATH}/{path}", body, headers)
 
 
 def _read_mark(transition: Transition) -> AttemptStarted:

@@ -31,7 +31,7 @@ from redrive.core.transitions import AuditWrite, NewRun, Transition
 from redrive.errors import InputError, NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
-from redrive.remote import wire
+from redrive.remote import worker_protocol
 from redrive.server.heartbeats import Heartbeats
 from redrive.server.live_updates import LongPolls
 from redrive.server.problem_responses import ProblemError
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from redrive.app.runtime import Runtime
     from redrive.store.tenant_view import TenantView
 
-LIMITS = wire.WorkerLimits(payload=1 << 20, body=16 << 20, batch=MAX_BATCH, claim=1000)
+LIMITS = worker_protocol.WorkerLimits(payload=1 << 20, body=16 << 20, batch=MAX_BATCH, claim=1000)
 MAX_WORKERS_PER_TOKEN = 100
 """Live workers of one token."""
 
@@ -125,9 +125,11 @@ class RemoteWorkers:
 
     # -- registration ---------------------------------------------------------------------------------
 
-    async def register(self, principal: Principal, call: wire.Registration, address: str) -> wire.Registered:
+    async def register(
+        self, principal: Principal, call: worker_protocol.Registration, address: str
+    ) -> worker_protocol.Registered:
         """Register a worker with the code that it has."""
-        if wire.PROTOCOL not in call.protocols:
+        if worker_protocol.PROTOCOL not in call.protocols:
             raise make_protocol_error(", ".join(map(str, call.protocols[:10])) or "none")
         tenant = "" if principal.tenant == ALL_TENANTS else principal.tenant
         catalogue = replace(call.catalogue, channels=())  # only processes beside the store have channels
@@ -171,14 +173,14 @@ class RemoteWorkers:
             token=self._clock.new_id(),
         )
         await self._store.note([line])
-        return wire.Registered(
+        return worker_protocol.Registered(
             worker=worker,
-            protocol=wire.PROTOCOL,
+            protocol=worker_protocol.PROTOCOL,
             now=self._store.now(),
             lease=new.lease,
             wait=int(LONGEST_POLL * MICROS),
             limits=self.limits,
-            features=(wire.GZIP,),
+            features=(worker_protocol.GZIP,),
         )
 
     async def _find_sealed(self, workflows: Sequence[str], tenant: str) -> str | None:
@@ -209,7 +211,9 @@ class RemoteWorkers:
 
     # -- work -----------------------------------------------------------------------------------------
 
-    async def claim(self, session: WorkerSession, principal: Principal, call: wire.ClaimCall) -> wire.ClaimReply:
+    async def claim(
+        self, session: WorkerSession, principal: Principal, call: worker_protocol.ClaimCall
+    ) -> worker_protocol.ClaimReply:
         """Give the worker due runs that its token reaches."""
         row = session.row
         workflows = tuple(name for name in row.workflows if principal.workflows is None or name in principal.workflows)
@@ -240,7 +244,7 @@ class RemoteWorkers:
         if len(claims.runs) >= capacity:
             self.polls.notify_one(session.kind)  # there may be more than this worker could take
         runs, unfinished = _cut_journals(runs, call.max_bytes)
-        return wire.ClaimReply(
+        return worker_protocol.ClaimReply(
             runs=runs, now=claims.now, next_in=claims.next_in, after=claims.after, unfinished=unfinished
         )
 
@@ -310,11 +314,11 @@ class RemoteWorkers:
                 view = replace(view, new_version=version)
             session.views[run.id] = known if known is not None and known.fence == run.fence else view
 
-    async def list_held(self, session: WorkerSession) -> list[wire.HeldReply]:
+    async def list_held(self, session: WorkerSession) -> list[worker_protocol.HeldReply]:
         """Return the runs that the worker holds."""
         await self._read_held(session)
         return [
-            wire.HeldReply(
+            worker_protocol.HeldReply(
                 id=view.id, public_id=view.public_id, tenant=view.tenant, workflow=view.workflow, fence=view.fence
             )
             for view in session.views.values()
@@ -323,13 +327,13 @@ class RemoteWorkers:
     async def settle(self, session: WorkerSession, body: bytes) -> bytes:
         """Decide on a batch of outcomes and record the decisions, once; return the answers as JSON."""
         check_small(body, self.limits.batch)
-        batch = decode_body(body, wire.Batch)
+        batch = decode_body(body, worker_protocol.Batch)
         if not batch.number:
             raise make_request_error("the number of a batch is 1 or more")
         async with session.settling:
-            return await self._settle(session, batch, wire.digest_batch(body))
+            return await self._settle(session, batch, worker_protocol.digest_batch(body))
 
-    async def _settle(self, session: WorkerSession, batch: wire.Batch, digest: str) -> bytes:
+    async def _settle(self, session: WorkerSession, batch: worker_protocol.Batch, digest: str) -> bytes:
         row, number = session.row, batch.number
         known = await self._read_outcomes(session, batch.outcomes)
         outcomes = [each for each in known if each is not None]
@@ -338,8 +342,8 @@ class RemoteWorkers:
         def make_receipt(transitions: Sequence[Transition]) -> Receipt:
             def make_answer(kept: Sequence[bool]) -> str:
                 nonlocal answer
-                made = map(wire.make_answer, transitions, kept)
-                answers = [wire.Answer(kept=False) if each is None else next(made) for each in known]
+                made = map(worker_protocol.make_answer, transitions, kept)
+                answers = [worker_protocol.Answer(kept=False) if each is None else next(made) for each in known]
                 answer = msgspec.json.encode(answers).decode()
                 return answer
 
@@ -366,7 +370,7 @@ class RemoteWorkers:
     async def record_begun(self, session: WorkerSession, body: bytes) -> None:
         """Record attempts that began, for a worker whose event loop is blocked."""
         check_small(body, self.limits.batch)
-        found = await self._read_outcomes(session, decode_body(body, wire.Begun).outcomes)
+        found = await self._read_outcomes(session, decode_body(body, worker_protocol.Begun).outcomes)
         marks = [each for each in found if isinstance(each, AttemptStarted)]
         if marks:
             view = self._view(session, [each.run for each in marks])
@@ -396,7 +400,7 @@ class RemoteWorkers:
         view.admit(runs)
         return cast("DeskStore", view)
 
-    async def beat(self, session: WorkerSession, call: wire.BeatCall) -> wire.BeatReply:
+    async def beat(self, session: WorkerSession, call: worker_protocol.BeatCall) -> worker_protocol.BeatReply:
         """Renew the worker's lease, and record the heartbeats of its steps."""
         check_count("steps", call.steps)
         for each in call.steps:
@@ -405,32 +409,40 @@ class RemoteWorkers:
         steps = {(each.run, each.index): each.details for each in call.steps}
         reply = await self._heartbeats.renew(row.worker, row.lease, steps)
         every = self._heartbeats.space(row.lease)
-        return wire.BeatReply(alive=reply.alive, held=sorted(reply.held), now=reply.now, drain=reply.drain, every=every)
+        return worker_protocol.BeatReply(
+            alive=reply.alive, held=sorted(reply.held), now=reply.now, drain=reply.drain, every=every
+        )
 
-    async def read_history(self, session: WorkerSession, run: int, after: int = 0, max_bytes: int = 0) -> wire.History:
+    async def read_history(
+        self, session: WorkerSession, run: int, after: int = 0, max_bytes: int = 0
+    ) -> worker_protocol.History:
         """Return the record of a run that the worker holds: with `after`, only the entries behind so many."""
         view = await self.find_view(session, run)
         if view is None:
             raise NotFound(Reason(ReasonCode.WORKER_UNKNOWN))
         store = self._store
         journal = (await store.journal(run))[after:]
-        count = max(1, wire.count_fitting(journal, max_bytes)[0]) if max_bytes else len(journal)
+        count = max(1, worker_protocol.count_fitting(journal, max_bytes)[0]) if max_bytes else len(journal)
         page, more = journal[:count], count < len(journal)
         if after:
             cause = RollbackCause(failure=None, has_letter=False)
-            return wire.History(journal=page, attempts=[], cause=cause, more=more)
+            return worker_protocol.History(journal=page, attempts=[], cause=cause, more=more)
         cause, attempts = await read_rollback_cause(store, run, view.public_id), await store.attempts(run)
         children = await store.children_of(view.public_id, view.tenant) if view.undoing else []
-        return wire.History(journal=page, attempts=attempts, cause=cause, children=children, more=more)
+        return worker_protocol.History(journal=page, attempts=attempts, cause=cause, children=children, more=more)
 
-    async def read_mailbox(self, session: WorkerSession, run: int, *, tasks: bool = False) -> wire.MailboxReply:
+    async def read_mailbox(
+        self, session: WorkerSession, run: int, *, tasks: bool = False
+    ) -> worker_protocol.MailboxReply:
         """Return the unread events of a run that the worker holds, and with `tasks` the answers of its remote steps."""
         view = await self.find_view(session, run)
-        return wire.MailboxReply(mailbox=None if view is None else await self._store.mailbox(run, tasks=tasks))
+        return worker_protocol.MailboxReply(
+            mailbox=None if view is None else await self._store.mailbox(run, tasks=tasks)
+        )
 
     async def read_awaited(
-        self, session: WorkerSession, principal: Principal, run: int, call: wire.AwaitedCall
-    ) -> wire.AwaitedReply:
+        self, session: WorkerSession, principal: Principal, run: int, call: worker_protocol.AwaitedCall
+    ) -> worker_protocol.AwaitedReply:
         """Return the run that a run waits for, which the worker holds. Both belong to the same tenant."""
         view = await self.find_view(session, run)
         awaited = None
@@ -441,30 +453,38 @@ class RemoteWorkers:
             if awaited is not None and awaited.end is not None:
                 # The state is enough, and the token may not reach the workflow of the child.
                 awaited = replace(awaited, end=replace(awaited.end, output=None, failure=None))
-            return wire.AwaitedReply(awaited=awaited)
+            return worker_protocol.AwaitedReply(awaited=awaited)
         if view is not None:
             awaited = await self._store.awaited_run(run, call.run_id)
         allowed = principal.workflows
         if awaited is not None and awaited.end is not None and allowed is not None:
             if awaited.end.workflow not in allowed:
                 awaited = replace(awaited, end=None)
-        return wire.AwaitedReply(awaited=awaited)
+        return worker_protocol.AwaitedReply(awaited=awaited)
 
-    async def read_asked(self, session: WorkerSession, run: int, call: wire.AskedCall) -> wire.AskedReply:
+    async def read_asked(
+        self, session: WorkerSession, run: int, call: worker_protocol.AskedCall
+    ) -> worker_protocol.AskedReply:
         """Return the answer to a question of a run that the worker holds."""
         view = await self.find_view(session, run)
-        return wire.AskedReply(asked=None if view is None else await self._store.asked_question(run, call.index))
+        return worker_protocol.AskedReply(
+            asked=None if view is None else await self._store.asked_question(run, call.index)
+        )
 
-    async def read_wakeups(self, session: WorkerSession, call: wire.WakeupsCall) -> wire.WakeupsReply:
+    async def read_wakeups(
+        self, session: WorkerSession, call: worker_protocol.WakeupsCall
+    ) -> worker_protocol.WakeupsReply:
         """Return the wake-ups of those of the runs that the worker holds."""
         check_count("runs", call.runs)
         if not session.views.keys() >= set(call.runs):
             await self._read_held(session)  # once for all of them
         held = [run for run in call.runs if run in session.views]
         found = await self._store.wakeups(held) if held else {}
-        return wire.WakeupsReply(wakeups=tuple(found.items()))
+        return worker_protocol.WakeupsReply(wakeups=tuple(found.items()))
 
-    async def start(self, session: WorkerSession, principal: Principal, call: wire.StartCall) -> list[StartResult]:
+    async def start(
+        self, session: WorkerSession, principal: Principal, call: worker_protocol.StartCall
+    ) -> list[StartResult]:
         """Start runs of the worker's own workflows; with `claim`, the worker holds those that are due."""
         parents = {run.parent for run in call.runs} - {None}
         if parents - {view.public_id for view in session.views.values()}:
@@ -493,7 +513,7 @@ class RemoteWorkers:
         check_fields(msgspec.structs.asdict(ask), self.limits.payload)
         return await self._store.permit(ask)
 
-    async def evaluate_circuit(self, session: WorkerSession, call: wire.CircuitCall) -> CircuitRow:
+    async def evaluate_circuit(self, session: WorkerSession, call: worker_protocol.CircuitCall) -> CircuitRow:
         """Decide on a circuit about which calls were recorded."""
         self._require_tenant(session, call.tenant)
         check_fields({"key": call.key, "settings": call.settings}, self.limits.payload)
@@ -501,7 +521,7 @@ class RemoteWorkers:
         row, _ = await update_circuit(self._view(session, ()), key, lambda case: apply_samples(case, call.settings))
         return row
 
-    async def read_circuits(self, session: WorkerSession, call: wire.CircuitsCall) -> list[CircuitRow]:
+    async def read_circuits(self, session: WorkerSession, call: worker_protocol.CircuitsCall) -> list[CircuitRow]:
         """Count successful calls, and return the circuits that changed."""
         self._require_tenant(session, *(each.tenant for each in call.successes))
         check_count("successes", call.successes)
@@ -536,7 +556,7 @@ def _cut_journals(runs: list[ClaimedRun], most: int) -> tuple[list[ClaimedRun], 
     """Leave out what makes the journals of a claim larger than `most` bytes; return the runs that this concerns."""
     left, cut, unfinished = most, list[ClaimedRun](), list[tuple[int, int]]()
     for run in runs:
-        count, size = wire.count_fitting(run.journal, left) if most else (len(run.journal), 0)
+        count, size = worker_protocol.count_fitting(run.journal, left) if most else (len(run.journal), 0)
         left = max(0, left - size)
         if count < len(run.journal):
             unfinished.append((run.id, count))
@@ -565,7 +585,7 @@ async def _find_clashes(view: DeskStore, runs: Sequence[NewRun], started: Sequen
 
 
 def _make_reply(number: int, now: int, answers: str) -> bytes:
-    """Return `wire.Answers` as JSON."""
+    """Return `worker_protocol.Answers` as JSON."""
     return b'{"number":%d,"now":%d,"answers":%b}' % (number, now, answers.encode())
 
 

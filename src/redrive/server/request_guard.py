@@ -16,7 +16,7 @@ import msgspec
 from fastapi import Request
 
 from redrive.reasons import Reason, ReasonCode
-from redrive.remote.wire import WORKER_PATH
+from redrive.remote.worker_protocol import WORKER_PATH
 from redrive.server.body import (
     COMPRESS_FROM,
     BytesInFlight,

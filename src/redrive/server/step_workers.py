@@ -23,7 +23,7 @@ from redrive.core.states import StepStatus
 from redrive.errors import NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
-from redrive.remote import step_wire as wire
+from redrive.remote import step_protocol
 from redrive.server.problem_responses import ProblemError
 from redrive.server.worker_input import check_fields, make_request_error
 from redrive.settle.step_tasks import StepQueues, TaskReport, read_run_options, read_step_options
@@ -58,8 +58,12 @@ class StepWorkers:
     # -- taking ---------------------------------------------------------------------------------------
 
     async def poll(
-        self, session: WorkerSession, principal: Principal, call: wire.TaskPoll, has_left: Callable[[], Awaitable[bool]]
-    ) -> wire.TaskPollReply:
+        self,
+        session: WorkerSession,
+        principal: Principal,
+        call: step_protocol.TaskPoll,
+        has_left: Callable[[], Awaitable[bool]],
+    ) -> step_protocol.TaskPollReply:
         """Give a worker tasks, as soon as there are some. `has_left`: the caller has closed the connection."""
         if principal.steps is not None and not principal.steps.issuperset(call.steps):
             raise NotAllowed(Reason(ReasonCode.TOKEN_STEPS, steps=tuple(sorted(principal.steps))))
@@ -88,9 +92,9 @@ class StepWorkers:
         elif len(cases) >= call.capacity:
             self._polls.notify_one(kind)  # there may be more than this worker could take
         tasks = [await self._offer(session.row.worker, case) for case in cases]
-        return wire.TaskPollReply(tasks=tasks, now=self._store.now())
+        return step_protocol.TaskPollReply(tasks=tasks, now=self._store.now())
 
-    async def _take(self, session: WorkerSession, principal: Principal, call: wire.TaskPoll) -> list[TaskCase]:
+    async def _take(self, session: WorkerSession, principal: Principal, call: step_protocol.TaskPoll) -> list[TaskCase]:
         row = session.row
         turn = (row.tenant, call.queue)
         claim = TaskClaim(
@@ -110,10 +114,10 @@ class StepWorkers:
             self._served[turn] = find_last_in_turn((case.tenant for case in cases), claim.after)
         return cases
 
-    async def _offer(self, worker: int, case: TaskCase) -> wire.OfferedTask:
+    async def _offer(self, worker: int, case: TaskCase) -> step_protocol.OfferedTask:
         step = read_step_options(case)
         patience = step.heartbeat_timeout
-        return wire.OfferedTask(
+        return step_protocol.OfferedTask(
             ticket=self._make_ticket(case, worker),
             run_id=case.run_id,
             workflow=case.workflow,
@@ -148,7 +152,7 @@ class StepWorkers:
         run, index, fence = map(int, parts)
         return run, index, fence
 
-    async def begin(self, session: WorkerSession, tickets: Sequence[str]) -> list[wire.BeginReply]:
+    async def begin(self, session: WorkerSession, tickets: Sequence[str]) -> list[step_protocol.BeginReply]:
         """Note durably that a worker begins with tasks; tell the result of a step that was executed by another one."""
         places = [self._read_ticket(session, ticket) for ticket in tickets]
         tenant, now = session.row.tenant, self._store.now()
@@ -157,9 +161,11 @@ class StepWorkers:
             [TaskHeartbeat(tenant=tenant, run=run, index=index, fence=fence) for run, index, fence in places],
         )
         return [
-            wire.BeginReply(should_execute=True, now=now)
+            step_protocol.BeginReply(should_execute=True, now=now)
             if place in begun
-            else wire.BeginReply(should_execute=False, now=now, cached_result=await self._read_result(*place[:2]))
+            else step_protocol.BeginReply(
+                should_execute=False, now=now, cached_result=await self._read_result(*place[:2])
+            )
             for place in places
         ]
 
@@ -194,20 +200,22 @@ class StepWorkers:
 
     # -- answers --------------------------------------------------------------------------------------
 
-    async def report(self, session: WorkerSession, given: wire.TicketReport) -> wire.ReportReply:
+    async def report(self, session: WorkerSession, given: step_protocol.TicketReport) -> step_protocol.ReportReply:
         """Record the answer to one ticket; raise a conflict if its task was taken from the worker."""
         (reply,) = await self.settle(session, [given])
         if reply.status == "LOST":
             raise ProblemError(409, Reason(ReasonCode.TASK_LOST), code="lost", title="The task was taken away")
         return replace(reply, ticket=None)
 
-    async def settle(self, session: WorkerSession, given: Sequence[wire.TicketReport]) -> list[wire.ReportReply]:
+    async def settle(
+        self, session: WorkerSession, given: Sequence[step_protocol.TicketReport]
+    ) -> list[step_protocol.ReportReply]:
         """Decide on answers and record the decisions in one commit. A repeat gets the first answer again."""
         places = [self._read_ticket(session, each.ticket) for each in given]
         if len(set(places)) < len(places):
             raise make_request_error("a ticket has two answers in one request")
         cases = {(case.run, case.index): case for case in await self._store.task_cases([each[:2] for each in places])}
-        replies: list[wire.ReportReply | None] = []
+        replies: list[step_protocol.ReportReply | None] = []
         reports: list[TaskReport] = []
         for each, (run, index, fence) in zip(given, places, strict=True):
             case = cases.get((run, index))
@@ -224,7 +232,7 @@ class StepWorkers:
                     found = next(settled)
                     lost = lost or found is None
                     if found is not None:
-                        replies[number] = wire.ReportReply(ticket=each.ticket, **msgspec.structs.asdict(found))
+                        replies[number] = step_protocol.ReportReply(ticket=each.ticket, **msgspec.structs.asdict(found))
             if lost:  # taken away meanwhile; or recorded, and the answer of the store was lost
                 again = {(c.run, c.index): c for c in await self._store.task_cases([each[:2] for each in places])}
                 for number, (run, index, fence) in enumerate(places):
@@ -234,7 +242,7 @@ class StepWorkers:
             self._runtime().wake_workers()
         return [reply for reply in replies if reply is not None]
 
-    async def _make_report(self, case: TaskCase, given: wire.TicketReport) -> TaskReport:
+    async def _make_report(self, case: TaskCase, given: step_protocol.TicketReport) -> TaskReport:
         if given.error is not None:
             return TaskReport(case=case, failure=_read_failure(given))
         return await self._queues.make_report(case, read_sealed_text(bytes(given.output).decode()))
@@ -245,20 +253,20 @@ def _make_raw(payload: str) -> msgspec.Raw:
     return msgspec.Raw(json.dumps(make_sealed_value(payload)).encode() if is_sealed(payload) else payload.encode())
 
 
-def _read_reply(case: TaskCase | None, fence: int, ticket: str) -> wire.ReportReply | None:
+def _read_reply(case: TaskCase | None, fence: int, ticket: str) -> step_protocol.ReportReply | None:
     """Return the answer that a ticket got before, or that it is lost; None if its task waits for an answer."""
     if case is not None and case.settled == fence and case.reply is not None:
         with suppress(msgspec.DecodeError, msgspec.ValidationError):
-            return replace(msgspec.json.decode(case.reply, type=wire.ReportReply), ticket=ticket)
+            return replace(msgspec.json.decode(case.reply, type=step_protocol.ReportReply), ticket=ticket)
     waits = case is not None and case.status is TaskStatus.TAKEN and case.fence == fence and case.is_wanted
     return None if waits else _make_lost_reply(ticket)
 
 
-def _make_lost_reply(ticket: str) -> wire.ReportReply:
-    return wire.ReportReply(status="LOST", ticket=ticket)
+def _make_lost_reply(ticket: str) -> step_protocol.ReportReply:
+    return step_protocol.ReportReply(status="LOST", ticket=ticket)
 
 
-def _read_failure(given: wire.TicketReport) -> Failure:
+def _read_failure(given: step_protocol.TicketReport) -> Failure:
     error = given.error
     try:
         reported = ReportedError(message=error) if isinstance(error, str) else msgspec.convert(error, ReportedError)

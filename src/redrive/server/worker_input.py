@@ -34,7 +34,7 @@ from redrive.errors import InputError, NotAllowed, NotFound
 from redrive.policy import Circuit
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import replace
-from redrive.remote import wire
+from redrive.remote import worker_protocol
 from redrive.server.problem_responses import ProblemError
 from redrive.settle.settler import parse_run_options
 from redrive.store.workers import VERSION, RemoteWorkerRow
@@ -47,7 +47,7 @@ _ENGINE_PREFIX = "redrive."
 
 def make_protocol_error(given: str) -> ProblemError:
     """Return the error for a worker that speaks other versions of the protocol."""
-    reason = Reason(ReasonCode.PROTOCOL_UNSUPPORTED, known=str(wire.PROTOCOL), given=given)
+    reason = Reason(ReasonCode.PROTOCOL_UNSUPPORTED, known=str(worker_protocol.PROTOCOL), given=given)
     return ProblemError(426, reason, code="protocol_unsupported", title="Other versions are needed")
 
 
@@ -60,10 +60,10 @@ def decode_body(body: bytes, kind: type[T]) -> T:
         raise make_request_error(f"the body does not fit: {error}") from None
 
 
-def decode_outcome(number: int, text: msgspec.Raw, most: int) -> wire.ReportedOutcome:
+def decode_outcome(number: int, text: msgspec.Raw, most: int) -> worker_protocol.ReportedOutcome:
     """Return an outcome of a batch. `number`: counts from 0; `most`: the largest payload in bytes."""
     try:
-        reported = wire.decode_outcome(text)
+        reported = worker_protocol.decode_outcome(text)
         check_fields(reported.fields, most)
         if "place" in reported.fields and reported.fields["place"].kind is EntryKind.WAIT:
             _check_wait(reported.fields.get("input"))
@@ -80,7 +80,7 @@ def _check_wait(text: str | None) -> None:
             raise make_request_error("this wait names no run or has no question")
 
 
-def complete_outcome(number: int, reported: wire.ReportedOutcome, view: RunView) -> Outcome:
+def complete_outcome(number: int, reported: worker_protocol.ReportedOutcome, view: RunView) -> Outcome:
     """Return an outcome with the server's view of its run, and with messages that the server vouches for."""
     messages: tuple[MessageWrite, ...] = reported.fields.get("messages", ())
     if messages:
@@ -277,7 +277,7 @@ def check_count(name: str, items: tuple[Any, ...]) -> None:
         raise make_request_error(f"{name} has {len(items)} items, and at most {MAX_ITEMS} are allowed")
 
 
-def check_registration(call: wire.Registration, most: int) -> None:
+def check_registration(call: worker_protocol.Registration, most: int) -> None:
     """Refuse a catalogue that others could not read."""
     items = (*call.catalogue.workflows, *call.catalogue.steps)
     check_count("the catalogue", items)

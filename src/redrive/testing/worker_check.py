@@ -18,15 +18,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from redrive.clock import MICROS, SystemClock
-from redrive.remote import step_wire, wire
-from redrive.remote.wire import PROTOCOL
+from redrive.remote import step_protocol, worker_protocol
+from redrive.remote.worker_protocol import PROTOCOL
 
 T = TypeVar("T")
 _LONGEST_POLL = 2.0  # seconds: an empty answer is an edge case, too
 _QUIET = 1.5  # seconds in which something must not happen
 _PATHS = ("/api/v1/worker/", "/worker/")
 _CLOCK = SystemClock()
-_LIMITS = wire.WorkerLimits(payload=1 << 20, body=16 << 20, batch=256, claim=1)
+_LIMITS = worker_protocol.WorkerLimits(payload=1 << 20, body=16 << 20, batch=256, claim=1)
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -60,8 +60,8 @@ class CheckServer:
         self.faults: dict[str, list[str]] = {}
         self.cancelled: set[str] = set()
         self.not_to_begin: set[str] = set()
-        self.registrations: list[wire.Registration] = []
-        self.polls: list[step_wire.TaskPoll] = []
+        self.registrations: list[worker_protocol.Registration] = []
+        self.polls: list[step_protocol.TaskPoll] = []
         self.answers: list[tuple[float, str, Any]] = []  # when, ticket, report
         self.beats: list[str] = []  # the tickets of all heartbeats; an empty text for a beat without any
         self.begun: set[str] = set()
@@ -117,13 +117,13 @@ class CheckServer:
         if headers.get("Authorization") != f"Bearer {self.token}":
             raise _Refused(401, "unauthorized")
         if path == "register":
-            return self._register(self._read(path, body, wire.Registration))
+            return self._register(self._read(path, body, worker_protocol.Registration))
         if self._expired or headers.get("Redrive-Worker") != str(len(self.registrations)):
             if path == "beat" and self._expired:
                 return {"alive": False, "held": [], "now": _now()}
             raise _Refused(404, "not_found")
         if path == "steps/poll":
-            return self._poll(self._read(path, body, step_wire.TaskPoll))
+            return self._poll(self._read(path, body, step_protocol.TaskPoll))
         return self._handle_tickets(path, body)
 
     def _read(self, path: str, body: bytes, kind: type[T]) -> T:
@@ -133,18 +133,18 @@ class CheckServer:
             self.problems.append(f"the body of {path} does not fit: {error}")
             raise _Refused(422, "validation") from None
 
-    def _register(self, call: wire.Registration) -> Any:
+    def _register(self, call: worker_protocol.Registration) -> Any:
         with self.changed:
             self.registrations.append(call)
             self._expired = False
             self.changed.notify_all()
-        reply = wire.Registered(
+        reply = worker_protocol.Registered(
             worker=len(self.registrations), protocol=PROTOCOL, now=_now(), lease=call.lease,
             wait=int(_LONGEST_POLL * MICROS), limits=_LIMITS,
         )  # fmt: skip
         return msgspec.to_builtins(reply)
 
-    def _poll(self, call: step_wire.TaskPoll) -> Any:
+    def _poll(self, call: step_protocol.TaskPoll) -> Any:
         def find() -> list[dict[str, Any]]:
             return [task for task in self._waiting if task["step"] in call.steps]
 

@@ -23,7 +23,7 @@ from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, EventUse, MessageWrite, NewRun, StatusNoteWrite
 from redrive.reasons import Reason, ReasonCode
-from redrive.remote import step_wire, wire
+from redrive.remote import step_protocol, worker_protocol
 from redrive.remote.backend import RemoteClock
 from redrive.store.children import AwaitedRun, Child, RunEnd
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest, SuccessCount
@@ -128,61 +128,64 @@ NEW = NewRun(
     public_id="run-8", tenant="acme", workflow="w", input="{}", options="{}", key="idem_job:acme:w:k", key_hash="h"
 )
 RECORDS: dict[str, Any] = {
-    "registration": wire.Registration(
+    "registration": worker_protocol.Registration(
         name="host:1", protocols=(1,), lease=30 * MICROS, queues=("a",), previous=8,
         catalogue=Catalogue(version="v1", workflows=(ITEM,), steps=(ITEM,)),
     ),
-    "registered": wire.Registered(
+    "registered": worker_protocol.Registered(
         worker=9, protocol=1, now=5, lease=30 * MICROS, wait=20 * MICROS,
-        limits=wire.WorkerLimits(payload=1, body=2, batch=3, claim=4), features=(wire.GZIP,),
+        limits=worker_protocol.WorkerLimits(payload=1, body=2, batch=3, claim=4), features=(worker_protocol.GZIP,),
     ),
-    "claim": wire.ClaimCall(capacity=5, suspect=True, after=Lane("acme", "default", 0, "w")),
-    "claims": wire.ClaimReply(runs=[RUN], now=5, next_in=6, after=Lane("acme", "default", 0, "w")),
-    "wait": wire.WaitCall(wait=MICROS),
-    "waited": wire.WaitReply(due=True, now=5),
-    "answers": wire.Answers(
+    "claim": worker_protocol.ClaimCall(capacity=5, suspect=True, after=Lane("acme", "default", 0, "w")),
+    "claims": worker_protocol.ClaimReply(runs=[RUN], now=5, next_in=6, after=Lane("acme", "default", 0, "w")),
+    "wait": worker_protocol.WaitCall(wait=MICROS),
+    "waited": worker_protocol.WaitReply(due=True, now=5),
+    "answers": worker_protocol.Answers(
         number=3, now=5,
         answers=[
-            wire.Answer(kept=False),
-            wire.Answer(
-                kept=True, change=wire.ChangeAnswer(status=RunStatus.SLEEPING, wake_in=5, release=False, failure="{}"),
-                entry=wire.EntryAnswer(status=StepStatus.RETRYING, attempt=2, wake_in=5, done=4, failure="{}"),
+            worker_protocol.Answer(kept=False),
+            worker_protocol.Answer(
+                kept=True,
+                change=worker_protocol.ChangeAnswer(status=RunStatus.SLEEPING, wake_in=5, release=False, failure="{}"),
+                entry=worker_protocol.EntryAnswer(
+                    status=StepStatus.RETRYING, attempt=2, wake_in=5, done=4, failure="{}"
+                ),
                 clears=True, samples=(("bank", "{}"),),
             ),
         ],
     ),
-    "beat": wire.BeatCall(steps=(wire.StepHeartbeat(run=7, index=2, details="half"),)),
-    "beaten": wire.BeatReply(alive=True, held=[7], now=5),
-    "held": [wire.HeldReply(id=7, public_id="run-7", tenant="acme", workflow="w", fence=3)],
-    "history": wire.History(
+    "beat": worker_protocol.BeatCall(steps=(worker_protocol.StepHeartbeat(run=7, index=2, details="half"),)),
+    "beaten": worker_protocol.BeatReply(alive=True, held=[7], now=5),
+    "held": [worker_protocol.HeldReply(id=7, public_id="run-7", tenant="acme", workflow="w", fence=3)],
+    "history": worker_protocol.History(
         journal=[ENTRY], attempts=[ATTEMPT], cause=RollbackCause(failure="{}", has_letter=True, letter_code="c"),
         children=[Child("run-8", "w", True)],
     ),
-    "mailbox": wire.MailboxReply(mailbox=Mailbox(2, 3, (EventRow(2, 5, "acme", "paid", "k", "ann", "1"),))),
-    "awaited": wire.AwaitedCall(run_id="run-9", ends=True, undo=True),
-    "awaiting": wire.AwaitedReply(awaited=AwaitedRun(wakeups=2, fence=3, end=END)),
-    "ask": wire.AskedCall(index=2),
-    "asked": wire.AskedReply(
+    "mailbox": worker_protocol.MailboxReply(mailbox=Mailbox(2, 3, (EventRow(2, 5, "acme", "paid", "k", "ann", "1"),))),
+    "awaited": worker_protocol.AwaitedCall(run_id="run-9", ends=True, undo=True),
+    "awaiting": worker_protocol.AwaitedReply(awaited=AwaitedRun(wakeups=2, fence=3, end=END)),
+    "ask": worker_protocol.AskedCall(index=2),
+    "asked": worker_protocol.AskedReply(
         asked=AskedQuestion(
             wakeups=2, fence=3, answer=RecordedAnswer(tenant="acme", by="ann", at=5, answer='"yes"', note="fine")
         )
     ),
-    "wakeups": wire.WakeupsCall(runs=(7,)),
-    "woken": wire.WakeupsReply(wakeups=((7, 2),)),
-    "start": wire.StartCall(runs=[NEW], claim=True),
+    "wakeups": worker_protocol.WakeupsCall(runs=(7,)),
+    "woken": worker_protocol.WakeupsReply(wakeups=((7, 2),)),
+    "start": worker_protocol.StartCall(runs=[NEW], claim=True),
     "started": [StartResult("run-8", True, claimed=RUN)],
     "permit": PermitRequest(tenant="acme", key="bank", settings="{}", run=7, fence=3, index=2),
     "permitted": Permit(admission=Admission.PROBE, row=CIRCUIT),
-    "circuit": wire.CircuitCall(tenant="acme", key="bank", settings="{}"),
-    "circuits": wire.CircuitsCall(since=5, number=3, successes=(SuccessCount("acme", "bank", "{}", 4, 5),)),
-    "version": wire.VersionCall(version="v1"),
-    "version_answer": wire.VersionReply(alive=True),
-    "done": wire.Done(now=5),
-    "retire": wire.RetireCall(),
-    "step_poll": step_wire.TaskPoll(queue="node", steps=("render",), capacity=5, wait_ms=20_000, begin=False),
-    "step_tasks": step_wire.TaskPollReply(
+    "circuit": worker_protocol.CircuitCall(tenant="acme", key="bank", settings="{}"),
+    "circuits": worker_protocol.CircuitsCall(since=5, number=3, successes=(SuccessCount("acme", "bank", "{}", 4, 5),)),
+    "version": worker_protocol.VersionCall(version="v1"),
+    "version_answer": worker_protocol.VersionReply(alive=True),
+    "done": worker_protocol.Done(now=5),
+    "retire": worker_protocol.RetireCall(),
+    "step_poll": step_protocol.TaskPoll(queue="node", steps=("render",), capacity=5, wait_ms=20_000, begin=False),
+    "step_tasks": step_protocol.TaskPollReply(
         tasks=[
-            step_wire.OfferedTask(
+            step_protocol.OfferedTask(
                 ticket="7-2-1-5f", run_id="run-7", workflow="w", step="render", attempt=1,
                 input=msgspec.Raw(b'{"a":1}'), idempotency_key="k", timeout_ms=30_000,
                 tenant="acme", correlation_id="c", heartbeat_timeout_ms=10_000,
@@ -190,23 +193,23 @@ RECORDS: dict[str, Any] = {
         ],
         now=5,
     ),
-    "step_begun": step_wire.BeginReply(should_execute=False, now=5, cached_result="done"),
-    "steps_begin": step_wire.BeginCall(tickets=("7-2-1-0a",)),
-    "steps_begun": step_wire.BeginReplies(answers=[step_wire.BeginReply(should_execute=True, now=5)]),
-    "step_heartbeat": step_wire.TaskHeartbeatCall(details=msgspec.Raw(b'{"pages":2}')),
-    "step_heard": step_wire.TaskHeartbeatReply(cancelled=True, now=5),
-    "step_output": step_wire.TaskOutput(output=msgspec.Raw(b'"a.pdf"')),
-    "step_error": step_wire.TaskError(error={"type": "E", "status": 503}, non_retryable=True, retry_after_ms=5),
-    "step_settle": step_wire.StepSettlement(
+    "step_begun": step_protocol.BeginReply(should_execute=False, now=5, cached_result="done"),
+    "steps_begin": step_protocol.BeginCall(tickets=("7-2-1-0a",)),
+    "steps_begun": step_protocol.BeginReplies(answers=[step_protocol.BeginReply(should_execute=True, now=5)]),
+    "step_heartbeat": step_protocol.TaskHeartbeatCall(details=msgspec.Raw(b'{"pages":2}')),
+    "step_heard": step_protocol.TaskHeartbeatReply(cancelled=True, now=5),
+    "step_output": step_protocol.TaskOutput(output=msgspec.Raw(b'"a.pdf"')),
+    "step_error": step_protocol.TaskError(error={"type": "E", "status": 503}, non_retryable=True, retry_after_ms=5),
+    "step_settle": step_protocol.StepSettlement(
         answers=[
-            step_wire.TicketReport(ticket="7-2-1-5f", output=msgspec.Raw(b"1")),
-            step_wire.TicketReport(ticket="8-0-1-5f", error="no paper"),
+            step_protocol.TicketReport(ticket="7-2-1-5f", output=msgspec.Raw(b"1")),
+            step_protocol.TicketReport(ticket="8-0-1-5f", error="no paper"),
         ]
     ),
-    "step_settled": step_wire.SettlementReply(
+    "step_settled": step_protocol.SettlementReply(
         answers=[
-            step_wire.ReportReply(status="RETRYING", next_in_ms=5, ticket="7-2-1-5f"),
-            step_wire.ReportReply(status="FAILED", problem="p", ticket="8-0-1-5f"),
+            step_protocol.ReportReply(status="RETRYING", next_in_ms=5, ticket="7-2-1-5f"),
+            step_protocol.ReportReply(status="FAILED", problem="p", ticket="8-0-1-5f"),
         ],
         now=5,
     ),
@@ -217,20 +220,20 @@ def golden(name: str) -> str:
     return (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: wire.OUTCOME_NAMES[type(outcome)])
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: worker_protocol.OUTCOME_NAMES[type(outcome)])
 def test_outcomes_keep_their_form_and_come_back_equal(outcome: Outcome) -> None:
-    text = wire.encode_outcome(outcome)
-    kept = golden(f"outcome_{wire.OUTCOME_NAMES[type(outcome)]}")
+    text = worker_protocol.encode_outcome(outcome)
+    kept = golden(f"outcome_{worker_protocol.OUTCOME_NAMES[type(outcome)]}")
     assert json.loads(text) == json.loads(kept)
-    read = wire.decode_outcome(json.dumps({**json.loads(kept), "newer": 1}).encode())
+    read = worker_protocol.decode_outcome(json.dumps({**json.loads(kept), "newer": 1}).encode())
     assert (read.run, read.fence) == (7, 3)
     assert read.complete(VIEW) == outcome
 
 
 def test_every_outcome_of_a_worker_has_a_golden_file() -> None:
-    assert {type(outcome) for outcome in OUTCOMES} == set(wire.OUTCOME_NAMES)
+    assert {type(outcome) for outcome in OUTCOMES} == set(worker_protocol.OUTCOME_NAMES)
     files = {path.stem for path in GOLDEN.glob("*.json")}
-    assert files == {f"outcome_{name}" for name in wire.OUTCOME_NAMES.values()} | set(RECORDS)
+    assert files == {f"outcome_{name}" for name in worker_protocol.OUTCOME_NAMES.values()} | set(RECORDS)
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -249,9 +252,9 @@ def test_records_keep_their_form_and_come_back_equal(name: str) -> None:
 def test_what_only_the_engine_or_users_report_cannot_be_sent() -> None:
     for kind in ("lost", "cancelled", "closed", "reopened"):
         with pytest.raises(ValueError, match="Invalid value"):
-            wire.decode_outcome(json.dumps({"k": kind, "run": 1, "fence": 1}).encode())
+            worker_protocol.decode_outcome(json.dumps({"k": kind, "run": 1, "fence": 1}).encode())
     taken = json.loads(golden("outcome_raised")) | {"taken": True, "others": [1]}
-    assert "taken" not in wire.decode_outcome(json.dumps(taken).encode()).fields
+    assert "taken" not in worker_protocol.decode_outcome(json.dumps(taken).encode()).fields
 
 
 def test_the_clock_of_a_worker_may_be_wrong() -> None:
