@@ -21,7 +21,7 @@ from redrive import NonRetryable, Redrive, RunFailed, Start
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
 from redrive.server.auth.admin import AccountAdmin, make_operator
-from redrive.server.process import raise_open_file_limit
+from redrive.server.http_server import raise_open_file_limit
 from redrive.store.accounts import NewToken
 
 __all__ = ["batches", "lists", "read_memory", "streams"]

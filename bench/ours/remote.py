@@ -27,7 +27,7 @@ from redrive.remote import worker_protocol
 from redrive.remote.client import Address
 from redrive.remote.worker_connection import Server
 from redrive.server.auth.admin import AccountAdmin, make_operator
-from redrive.server.process import raise_open_file_limit
+from redrive.server.http_server import raise_open_file_limit
 from redrive.store.accounts import NewToken
 from redrive.store.workers import Catalogue, CatalogueItem
 

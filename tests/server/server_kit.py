@@ -24,8 +24,8 @@ from redrive import Redrive
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
 from redrive.server.auth.admin import AccountAdmin, make_operator
+from redrive.server.http_server import Server, bind_socket
 from redrive.server.limits import Limits
-from redrive.server.process import Server, bind_socket
 from redrive.store.accounts import NewToken, NewUser
 from redrive.store.port import Store
 

@@ -18,7 +18,7 @@ import pytest
 from server_kit import PATIENCE, PREFIX, World, access_of, caller, opened, served_here
 
 from redrive.core.roles import Role
-from redrive.server import body as bodies
+from redrive.server import request_body as bodies
 from redrive.server import request_guard
 from redrive.server.limits import Limits
 from redrive.server.pages import forms

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from redrive.clock import SystemClock
 from redrive.errors import NotFound
-from redrive.server.body import JsonLimits, find_json_excess, parse_form
 from redrive.server.limits import Limits, LoginLimiter, RateLimiter
 from redrive.server.live_updates import MAX_POLLS_PER_WORKER, LongPolls, StreamHub
 from redrive.server.problem_responses import ProblemError
+from redrive.server.request_body import JsonLimits, find_json_excess, parse_form
 from redrive.server.request_guard import RequestGuard, Sender
 from redrive.testing import VirtualClock
 

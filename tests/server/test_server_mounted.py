@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from server_kit import PATIENCE, World, populate
 
 from redrive.cli import main
-from redrive.server.process import bind_socket
+from redrive.server.http_server import bind_socket
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/api.md"
 

@@ -99,8 +99,8 @@ async def _serve_until_stopped(app: Redrive, host: str, port: int, owner: str, r
     import asyncio
     import signal
 
+    from redrive.server.http_server import Server, bind_socket, raise_open_file_limit
     from redrive.server.limits import Limits
-    from redrive.server.process import Server, bind_socket, raise_open_file_limit
 
     raise_open_file_limit()
     stop = asyncio.Event()

@@ -294,7 +294,7 @@ async def serve_beside_worker(app: Redrive, host: str, port: int, stop: StopCont
         await asyncio.sleep(_POLL_INTERVAL)
     try:
         with require_extras():
-            from redrive.server.process import Server, bind_socket
+            from redrive.server.http_server import Server, bind_socket
 
             with bind_socket(host, port) as socket:
                 await ensure_first_owner(app, DEFAULT_OWNER)

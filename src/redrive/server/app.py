@@ -19,15 +19,15 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.server import problem_responses
 from redrive.server.limits import Limits
 from redrive.server.pages.accounts import members_routes, session_routes
-from redrive.server.pages.activity import activity_routes
+from redrive.server.pages.audit_notifications import activity_routes
 from redrive.server.pages.bulk import bulk_routes as bulk_pages
 from redrive.server.pages.causes import cause_routes
+from redrive.server.pages.circuits_policies_outbox import operations_routes
 from redrive.server.pages.error_pages import install_error_pages, install_missing_page
-from redrive.server.pages.events import event_routes
+from redrive.server.pages.event_forms import event_routes
 from redrive.server.pages.forms import TenantEntryLog
 from redrive.server.pages.letters import letter_routes as letter_pages
 from redrive.server.pages.lists import list_routes
-from redrive.server.pages.operations import operations_routes
 from redrive.server.pages.overview import health_page_routes, overview_routes
 from redrive.server.pages.render import static_routes
 from redrive.server.pages.replay import replay_routes

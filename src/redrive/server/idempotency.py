@@ -23,8 +23,8 @@ from fastapi.routing import APIRoute
 from redrive.clock import MICROS, Clock
 from redrive.ids import format_id
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.body import JsonRequest
 from redrive.server.problem_responses import ProblemError, make_problem_response
+from redrive.server.request_body import JsonRequest
 from redrive.server.request_context import RequestContext, check_permissions, get_context
 from redrive.store.accounts import RequestClaim, ResponseRow
 

@@ -12,8 +12,8 @@ import msgspec
 
 from redrive.clock import Clock
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.body import JsonLimits
 from redrive.server.problem_responses import ProblemError
+from redrive.server.request_body import JsonLimits
 
 _WIDE_FACTOR = 20  # attempts for an email, or from an address, per attempt for both together
 

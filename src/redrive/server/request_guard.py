@@ -17,7 +17,9 @@ from fastapi import Request
 
 from redrive.reasons import Reason, ReasonCode
 from redrive.remote.worker_protocol import WORKER_PATH
-from redrive.server.body import (
+from redrive.server.limits import Limits
+from redrive.server.problem_responses import ProblemError, make_http_problem
+from redrive.server.request_body import (
     COMPRESS_FROM,
     BytesInFlight,
     check_encoding,
@@ -25,8 +27,6 @@ from redrive.server.body import (
     inflate_body,
     run_off_loop,
 )
-from redrive.server.limits import Limits
-from redrive.server.problem_responses import ProblemError, make_http_problem
 from redrive.settings import API_PREFIX, PAGES_PREFIX
 
 AsgiMessage = MutableMapping[str, Any]

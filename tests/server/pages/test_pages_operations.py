@@ -18,7 +18,7 @@ from server_kit import World, opened
 from redrive.core.audit import AuditEvent
 from redrive.policy import RetryPolicy
 from redrive.server.pages import lists
-from redrive.server.pages.activity import EVENT_KINDS
+from redrive.server.pages.audit_notifications import EVENT_KINDS
 from redrive.server.pages.texts import CODE_EXPLANATIONS, ROLES
 from redrive.store.settings import NewSchedule
 from redrive.store.workers import Catalogue, NewWorker

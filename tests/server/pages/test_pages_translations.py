@@ -13,7 +13,7 @@ from jinja2 import Environment, nodes
 
 import redrive.server.pages as pages
 from redrive.core.notification_rules import NOTIFY_EVENTS
-from redrive.server.pages.activity import _TITLES, EVENT_DESCRIPTIONS
+from redrive.server.pages.audit_notifications import _TITLES, EVENT_DESCRIPTIONS
 from redrive.server.pages.texts import Translator, choose_language, load_catalogue
 
 HERE = Path(pages.__file__).parent

@@ -136,13 +136,13 @@ class Dashboard:
             self._task.result()
 
     async def _serve(self, listening: socket.socket) -> None:
-        from redrive.server.process import Server
+        from redrive.server.http_server import Server
 
         with listening:
             await Server(self._app, listening).serve(self._stop, lambda _: None)
 
     def _bind(self) -> socket.socket:
-        from redrive.server.process import bind_socket
+        from redrive.server.http_server import bind_socket
 
         try:
             return bind_socket(DEFAULT_HOST, DEFAULT_PORT if self._port is None else self._port)

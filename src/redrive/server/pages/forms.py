@@ -23,8 +23,8 @@ from markupsafe import Markup, escape
 
 from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.server.body import INLINE_BYTES, JsonLimits, find_json_excess, parse_form, run_off_loop
 from redrive.server.idempotency import FORM_KEY_PREFIX, IdempotentRoute
+from redrive.server.request_body import INLINE_BYTES, JsonLimits, find_json_excess, parse_form, run_off_loop
 from redrive.server.request_context import RequestContext, audit_tenant_entry, authenticate
 from redrive.store.filters import RunFilter
 

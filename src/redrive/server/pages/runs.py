@@ -21,7 +21,7 @@ from redrive.desk.saved_views import FILTER_FIELDS, ListName
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages import lists
 from redrive.server.pages.charts import plot_waterfall
-from redrive.server.pages.events import MAX_EVENTS, load_event_forms, takes_events
+from redrive.server.pages.event_forms import MAX_EVENTS, load_event_forms, takes_events
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import add_list_columns, make_view, render_page
 from redrive.server.pages.replay import list_retry_modes

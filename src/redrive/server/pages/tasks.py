@@ -14,7 +14,7 @@ from redrive.errors import InputError, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages import lists
 from redrive.server.pages.charts import plot_waterfall
-from redrive.server.pages.events import make_fields, read_payload
+from redrive.server.pages.event_forms import make_fields, read_payload
 from redrive.server.pages.forms import SentForm, make_page_router, redirect_to
 from redrive.server.pages.render import make_view, render_page
 from redrive.server.pages.texts import N
