@@ -7,7 +7,7 @@ from copy import copy
 from redrive.store.encryption.codec import Codec
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.port import Store
-from redrive.store.store import SqlStore
+from redrive.store.sql_store import SqlStore
 
 __all__ = ["with_keys"]
 

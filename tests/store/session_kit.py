@@ -11,8 +11,8 @@ from redrive.store.encryption.codec import Codec
 from redrive.store.postgres.connection import Connection, DatabaseClock
 from redrive.store.postgres.pool import PostgresSession
 from redrive.store.session import Session, run_inline
+from redrive.store.sql_store import SqlStore
 from redrive.store.sqlite.store import SqliteSession
-from redrive.store.store import SqlStore
 
 Result = TypeVar("Result")
 Work = Callable[[Session], Coroutine[Any, Any, Result]]

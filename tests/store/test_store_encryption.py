@@ -56,7 +56,7 @@ from redrive.store.encryption.codec import (
     refuse_unreadable,
 )
 from redrive.store.encryption.keyring import Keyring
-from redrive.store.encryption.reencrypt import TEXT_TABLES, TextStore, TextSwap, reencrypt_store
+from redrive.store.encryption.reencryption import TEXT_TABLES, TextStore, TextSwap, reencrypt_store
 from redrive.store.events import NewEvent
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.letters import Triage

@@ -21,7 +21,7 @@ from redrive.core.transitions import Transition, TransitionResult
 from redrive.errors import DataRefused, StoreError, StoreUnavailable
 from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.port import LeaseConnection, Store
-from redrive.store.store import repeat_until_answered
+from redrive.store.sql_store import repeat_until_answered
 from redrive.store.workers import Beats, HeartbeatReply
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, inject_faults
 

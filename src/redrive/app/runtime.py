@@ -63,7 +63,7 @@ from redrive.store.events import SendResult
 from redrive.store.outbox import NewSink
 from redrive.store.port import DeskStore, Store
 from redrive.store.runs import StartResult
-from redrive.store.store import repeat_until_answered
+from redrive.store.sql_store import repeat_until_answered
 from redrive.worker.backend import Backend, LocalBackend
 from redrive.worker.claimer import Wakeup
 from redrive.worker.rollback import ActionRunner

@@ -29,7 +29,7 @@ from redrive.record_fields import replace
 from redrive.sinks import SinkDefinition, read_message
 from redrive.store.outbox_claims import ClaimedDelivery
 from redrive.store.port import Store
-from redrive.store.store import repeat_until_answered
+from redrive.store.sql_store import repeat_until_answered
 from redrive.time_values import to_micros
 
 log = logging.getLogger("redrive.chores")

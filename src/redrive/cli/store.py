@@ -15,7 +15,7 @@ from redrive.cli.target import STORE_URL_HELP, Target, common_options, run_on
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.store.encryption.keyring import Keyring
-    from redrive.store.encryption.reencrypt import ReencryptReport, TextTable
+    from redrive.store.encryption.reencryption import ReencryptReport, TextTable
 
 _PROGRESS_INTERVAL = 10_000  # rows between two progress messages
 
@@ -132,7 +132,7 @@ async def _reencrypt_store(app: Redrive, plain: bool, by: str) -> tuple[Keyring,
     from redrive.core.transitions import AuditWrite
     from redrive.errors import ConfigurationError
     from redrive.store.encryption.keyring import Keyring
-    from redrive.store.encryption.reencrypt import TextStore, reencrypt_store
+    from redrive.store.encryption.reencryption import TextStore, reencrypt_store
 
     keys = Keyring.parse(app.settings.encryption_keys, app.settings.secret_key)
     if keys is None:

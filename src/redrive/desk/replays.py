@@ -72,7 +72,7 @@ from redrive.store.encryption.keyring import SEALED_ERROR, Unreadable
 from redrive.store.letters import DecisionCase, LetterState, ReplayRow
 from redrive.store.port import DeskStore
 from redrive.store.runs import RunRow
-from redrive.store.store import repeat_until_answered
+from redrive.store.sql_store import repeat_until_answered
 from redrive.time_values import to_datetime
 
 _OBJECT_OPTIONS = frozenset({"input", "patch", "skip_steps"})

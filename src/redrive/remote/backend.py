@@ -49,7 +49,7 @@ from redrive.store.events import Mailbox
 from redrive.store.port import LeaseConnection, Transaction
 from redrive.store.questions import AskedQuestion
 from redrive.store.runs import AttemptRow, StartResult
-from redrive.store.store import repeat_until_answered
+from redrive.store.sql_store import repeat_until_answered
 from redrive.store.workers import Beats, Catalogue, HeartbeatReply, NewWorker
 from redrive.worker.backend import RollbackCause
 from redrive.worker.committer import MAX_BATCH

@@ -77,7 +77,7 @@ from redrive.store.encryption.keyring import Unreadable
 from redrive.store.letters import LetterRow, Triage
 from redrive.store.port import DeskStore
 from redrive.store.runs import AttemptRow, RunRow
-from redrive.store.store import repeat_until_answered
+from redrive.store.sql_store import repeat_until_answered
 from redrive.store.workers import Receipt
 
 log = logging.getLogger("redrive.worker")

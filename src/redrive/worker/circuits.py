@@ -37,7 +37,7 @@ from redrive.errors import RunDetached, StoreError
 from redrive.record_fields import replace
 from redrive.settle.settler import Settled
 from redrive.store.circuits import CircuitKey, CircuitRow, Permit, PermitRequest, SuccessCount
-from redrive.store.store import repeat_until_answered
+from redrive.store.sql_store import repeat_until_answered
 from redrive.worker.backend import Backend
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from redrive.errors import StoreError
 from redrive.record_fields import replace
 from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.port import LeaseConnection
-from redrive.store.store import repeat_until_answered
+from redrive.store.sql_store import repeat_until_answered
 from redrive.store.workers import HeartbeatReply
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from redrive.core.states import StepStatus
 from redrive.core.waits_and_events import STEP_KIND
 from redrive.errors import ConfigurationError, PayloadError, RunDetached
 from redrive.store.encryption.keyring import Unreadable
-from redrive.store.store import repeat_until_answered
+from redrive.store.sql_store import repeat_until_answered
 
 if TYPE_CHECKING:
     from redrive.core.journal import EntryRow

@@ -50,7 +50,7 @@ from redrive.record_fields import replace
 from redrive.settings import AllowedHost
 from redrive.settle.settler import find_last_attempts
 from redrive.store.encryption.keyring import Unreadable
-from redrive.store.store import repeat_until_answered
+from redrive.store.sql_store import repeat_until_answered
 from redrive.store.user_database import execute_on_user_database
 from redrive.worker.attempt import Attempt
 from redrive.worker.branches import current_scope

@@ -26,7 +26,7 @@ from redrive.errors import PayloadError, PayloadTooLarge, RunDetached, StoreErro
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 from redrive.settle.settler import Settled, sum_parked_time
-from redrive.store.store import repeat_until_answered
+from redrive.store.sql_store import repeat_until_answered
 from redrive.worker.attempt import Attempt, run_in_thread, run_on_loop
 from redrive.worker.branches import current_scope
 from redrive.worker.circuits import CircuitGate

@@ -47,7 +47,7 @@ from redrive.errors import ConfigurationError, PayloadError, RunDetached, WaitEx
 from redrive.reasons import Reason
 from redrive.store.children import AwaitedRun, RunEnd
 from redrive.store.encryption.keyring import Unreadable
-from redrive.store.store import repeat_until_answered
+from redrive.store.sql_store import repeat_until_answered
 from redrive.time_values import to_datetime
 from redrive.worker.remote_steps import LiveStep, RemoteSteps
 

@@ -41,7 +41,7 @@ from redrive.settle.settler import Settled, make_claimed_run_view, parse_run_opt
 from redrive.store.claims import ClaimedRun
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import Transaction
-from redrive.store.store import repeat_until_answered
+from redrive.store.sql_store import repeat_until_answered
 from redrive.store.workers import Catalogue, HeartbeatReply, NewWorker
 from redrive.worker.attempt import Attempt, ThreadPools
 from redrive.worker.backend import Backend

@@ -23,7 +23,7 @@ from redrive.store.list_query import choose_scan
 from redrive.store.postgres.connection import Connection
 from redrive.store.postgres.pool import PostgresSession, tenant_transaction
 from redrive.store.sql_files import NumberedStatement, number_parameters
-from redrive.store.store import SqlStore
+from redrive.store.sql_store import SqlStore
 
 LISTS: dict[type[Any], Callable[..., Any]] = {
     RunFilter: SqlStore.runs,

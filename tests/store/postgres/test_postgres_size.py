@@ -21,10 +21,10 @@ from redrive.store.chores import PurgeRequest
 from redrive.store.claims import ClaimRequest
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.postgres import apply as applying
-from redrive.store.postgres import lease, runs
+from redrive.store.postgres import lease, starts_and_claims
 from redrive.store.postgres.connection import Connection
 from redrive.store.postgres.pool import PostgresSession
-from redrive.store.store import SqlStore
+from redrive.store.sql_store import SqlStore
 
 MOST = 1500
 """Rows and index entries that one call may read; the busiest have 300 runs to look at."""
@@ -116,10 +116,10 @@ async def the_calls_of_a_day(bench: Bench) -> dict[str, Call]:
     taken = becomes(run, RunStatus.SLEEPING, wake_in=0, take=True)
     beats: dict[int, Any] = {1: {(run.id, 5): None}, **{id: {} for id in range(2, 102)}}
     return {
-        "start 50": lambda line: runs.start(line, bench.time, [bench.kit.new() for _ in range(50)]),
-        "claim 50": lambda line: runs.claim(line, bench.time, all_due),
-        "claim 50 and no suspect": lambda line: runs.claim(line, bench.time, unsuspicious),
-        "idle claim": lambda line: runs.claim(line, bench.time, idle),
+        "start 50": lambda line: starts_and_claims.start(line, bench.time, [bench.kit.new() for _ in range(50)]),
+        "claim 50": lambda line: starts_and_claims.claim(line, bench.time, all_due),
+        "claim 50 and no suspect": lambda line: starts_and_claims.claim(line, bench.time, unsuspicious),
+        "idle claim": lambda line: starts_and_claims.claim(line, bench.time, idle),
         "apply": lambda line: applying.apply(line, bench.time, [mark], 1),
         "beat of a worker with 300 runs, and of 100 others": lambda line: lease.renew_leases(
             PostgresSession(line, bench.time), beats

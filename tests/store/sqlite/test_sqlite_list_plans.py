@@ -15,8 +15,8 @@ from redrive.store.bulk import NewBulk, filter_json, letter_scan_sql, next_lette
 from redrive.store.filters import AuditFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.list_query import choose_scan
 from redrive.store.sql_files import load_migrations
+from redrive.store.sql_store import SqlStore
 from redrive.store.sqlite import schema
-from redrive.store.store import SqlStore
 
 LISTS: dict[type[Any], Callable[..., Any]] = {
     RunFilter: SqlStore.runs,

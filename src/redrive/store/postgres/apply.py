@@ -17,7 +17,7 @@ from redrive.core.states import CLOSED_LETTER_STATUSES, FINAL_RUN_STATUSES
 from redrive.core.transitions import EntryWrite, NewRun, RunWrite, Transition, TransitionResult
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import as_dict
-from redrive.store.postgres import messages
+from redrive.store.postgres import published_messages
 from redrive.store.postgres.connection import (
     Connection,
     DatabaseClock,
@@ -30,7 +30,7 @@ from redrive.store.postgres.connection import (
 )
 from redrive.store.postgres.fast_path import apply_few
 from redrive.store.postgres.pool import PostgresSession
-from redrive.store.postgres.runs import drop_index, put_index
+from redrive.store.postgres.starts_and_claims import drop_index, put_index
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
 from redrive.store.sql_files import Statements, load_numbered_statements
 from redrive.store.workers import ReceiptWrite, StaleBatch
@@ -178,7 +178,7 @@ async def _apply_call(
     waiting: set[int],
 ) -> list[TransitionResult]:
     rest, starts = encode_rare_writes(transitions), encode_starts(transitions)
-    sent = messages.make_message_columns(transitions)
+    sent = published_messages.make_message_columns(transitions)
     is_short = rest is None and starts is None and sent is None
     numbers = _number_runs(transitions) if is_short else range(1, len(transitions) + 1)
     columns = _Columns()
@@ -188,7 +188,11 @@ async def _apply_call(
     if is_short:
         row = await connection.row(SQL["apply"], worker=worker, now=clock.given(), **values)
     else:
-        values |= messages.NO_MESSAGES if sent is None else sent | messages.make_group_columns(transitions, carriers)
+        values |= (
+            published_messages.NO_MESSAGES
+            if sent is None
+            else sent | published_messages.make_group_columns(transitions, carriers)
+        )
         more = {"told": rest or "{}", "begun": starts}
         row = await connection.row(SQL["apply_with_rest"], worker=worker, now=clock.given(), **more, **values)
     now, kept = clock.observe(row[0]), [row[1][number - 1] for number in numbers]
@@ -196,7 +200,7 @@ async def _apply_call(
     yes, no = TransitionResult(True, now), TransitionResult(False, now)
     results = [yes if each else no for each in kept]
     if values.get("m_group"):
-        for number, taken in enumerate(messages.find_bundles(transitions, kept, values, row[-1])):
+        for number, taken in enumerate(published_messages.find_bundles(transitions, kept, values, row[-1])):
             if taken:
                 results[number] = TransitionResult(True, now, taken)
     return results

@@ -20,7 +20,7 @@ from redrive.errors import RedriveError, SchemaMismatch, StoreError, StoreUnavai
 from redrive.record_fields import as_dict
 from redrive.store import TenantsExposed, sql_files
 from redrive.store.encryption.codec import Codec
-from redrive.store.postgres import messages
+from redrive.store.postgres import published_messages
 from redrive.store.postgres.connection import (
     NOTHING_LOST,
     Address,
@@ -355,7 +355,7 @@ class PostgresSession(Session):
         await self.connection.rows(_NOTE, now=self.clock.given(), told=to_json_text({"audit": rows}))
 
     async def publish(self, transitions: Sequence[Transition], now: int) -> None:
-        columns = messages.make_message_columns(transitions)
+        columns = published_messages.make_message_columns(transitions)
         if columns is not None:
             await self.connection.rows(_PUBLISH, **columns, now=now)
 

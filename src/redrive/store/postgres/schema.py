@@ -34,7 +34,7 @@ from redrive.store.postgres.connection import (
 from redrive.store.postgres.pool import ENGINE_ROLE, PostgresSession, check_tenant_isolation, create_roles
 from redrive.store.session import build_record
 from redrive.store.sql_files import AppliedMigration, Migration, find_pending_migrations, load_migrations
-from redrive.store.store import repeat_until_answered
+from redrive.store.sql_store import repeat_until_answered
 
 log = logging.getLogger("redrive.store")
 

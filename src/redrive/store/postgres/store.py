@@ -18,12 +18,12 @@ from redrive.store.circuits import CircuitUpdate, CircuitUpdateResult
 from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.encryption.codec import Codec
 from redrive.store.encryption.keyring import Keyring
-from redrive.store.encryption.reencrypt import TEXT_TABLES, TextRow, TextSwap, TextTable
+from redrive.store.encryption.reencryption import TEXT_TABLES, TextRow, TextSwap, TextTable
 from redrive.store.events import SQL, NewEvent, SendResult
 from redrive.store.outbox import DeliveryDecision
 from redrive.store.outbox_claims import DeliveryFloors
 from redrive.store.port import DeskStore, LeaseConnection, Transaction
-from redrive.store.postgres import apply, lease, runs
+from redrive.store.postgres import apply, lease, starts_and_claims
 from redrive.store.postgres.connection import DatabaseClock, engine_settings, escape_nul, parse_url, unescape_row
 from redrive.store.postgres.notifier import ChangeNotifier
 from redrive.store.postgres.pool import ConnectionPool, PostgresDatabase, PostgresSession, TenantPool
@@ -32,8 +32,8 @@ from redrive.store.postgres.transaction import StepTransaction
 from redrive.store.runs import StartResult
 from redrive.store.session import Database, Session
 from redrive.store.sql_files import load_statements, number_parameters
+from redrive.store.sql_store import SqlStore
 from redrive.store.step_tasks import TaskWrite
-from redrive.store.store import SqlStore
 from redrive.store.tenant_view import TenantView
 from redrive.store.workers import Catalogue, NewWorker, ReceiptWrite, WorkerRow
 
@@ -71,7 +71,7 @@ class PostgresStore(SqlStore):
         self._private = ConnectionPool(self._address, STEP_CONNECTIONS, {}, self._real_clock)
         self._notifier = ChangeNotifier(self._address, self._pool)
         self.database: Database = PostgresDatabase(self._pool, self._clock, self._codec)
-        self._start_queue = runs.StartQueue(self._send_starts)
+        self._start_queue = starts_and_claims.StartQueue(self._send_starts)
 
     async def open(self, *, migrate: bool = True) -> None:
         """Connect. With `migrate`, wait for a server that is down, and set up an empty database."""
@@ -106,14 +106,14 @@ class PostgresStore(SqlStore):
         view = copy(self)
         view._pool = TenantPool(self._pool, tenant)  # type: ignore[assignment]  # the view uses only what a TenantPool has
         view.database = PostgresDatabase(view._pool, self._clock, self.database.codec)
-        view._start_queue = runs.StartQueue(view._send_starts)
+        view._start_queue = starts_and_claims.StartQueue(view._send_starts)
         return view
 
     async def _start(self, new: Sequence[NewRun], worker: int | None) -> list[StartResult]:
         return await self._start_queue.start(new, worker)
 
     async def _send_starts(self, new: Sequence[NewRun], worker: int | None) -> list[StartResult]:
-        started = await self._pool.run(lambda connection: runs.start(connection, self._clock, new, worker))
+        started = await self._pool.run(lambda connection: starts_and_claims.start(connection, self._clock, new, worker))
         if any(each.new and each.claimed is None for each in started):
             self._notifier.notify()
         return started
@@ -128,7 +128,7 @@ class PostgresStore(SqlStore):
         return lease.PostgresLease(self._address, self._clock, self._pool.record_outage)
 
     async def _claim(self, claim: ClaimRequest) -> ClaimResult:
-        return await self._pool.run(lambda connection: runs.claim(connection, self._clock, claim))
+        return await self._pool.run(lambda connection: starts_and_claims.claim(connection, self._clock, claim))
 
     async def _apply(
         self, transitions: Sequence[Transition], worker: int | None, carriers: Sequence[SinkLease]

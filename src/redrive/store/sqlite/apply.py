@@ -33,7 +33,7 @@ from redrive.store.runs import ENDED_STATUSES, attempt_limits
 from redrive.store.sql_files import Statements, load_statements
 from redrive.store.sqlite.connection import Row, Write, multi_row_statements, write_many
 from redrive.store.sqlite.messages import publish_messages
-from redrive.store.sqlite.runs import drop_index, put_index, start
+from redrive.store.sqlite.starts_and_claims import drop_index, put_index, start
 from redrive.store.workers import ReceiptWrite, StaleBatch
 
 SQL = load_statements(__package__, "writes.sql")

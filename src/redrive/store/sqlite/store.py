@@ -17,20 +17,20 @@ from redrive.store.children import SQL as CHILDREN
 from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.encryption.codec import Codec
 from redrive.store.encryption.keyring import Keyring
-from redrive.store.encryption.reencrypt import TEXT_TABLES, TextRow, TextSwap, TextTable
+from redrive.store.encryption.reencryption import TEXT_TABLES, TextRow, TextSwap, TextTable
 from redrive.store.events import REFUSING_STATUSES, SQL, NewEvent
 from redrive.store.port import DeskStore, LeaseConnection, Transaction
 from redrive.store.runs import StartResult
 from redrive.store.session import Database, Session, run_inline
 from redrive.store.sql_files import Dialect, Statement, load_statements
-from redrive.store.sqlite import apply, connection, runs
+from redrive.store.sql_store import SqlStore
+from redrive.store.sqlite import apply, connection, starts_and_claims
 from redrive.store.sqlite.connection_threads import FileConnections, MemoryConnection, exclusive_transaction
 from redrive.store.sqlite.lease import FileLease, MemoryLease
 from redrive.store.sqlite.messages import publish_messages
 from redrive.store.sqlite.notifier import ChangeNotifier, data_version
 from redrive.store.sqlite.schema import prepare_schema
 from redrive.store.sqlite.transaction import StepTransaction
-from redrive.store.store import SqlStore
 from redrive.store.tenant_view import TenantView
 from redrive.store.workers import ReceiptWrite
 
@@ -174,7 +174,9 @@ class SqliteStore(SqlStore):
         return TenantView(self, tenant, workflows)
 
     async def _start(self, new: Sequence[NewRun], worker: int | None) -> list[StartResult]:
-        return await self._connections.write(lambda con: runs.start(con, self.now(), new, worker), rows=len(new))
+        return await self._connections.write(
+            lambda con: starts_and_claims.start(con, self.now(), new, worker), rows=len(new)
+        )
 
     def _lease_connection(self) -> LeaseConnection:
         if isinstance(self._connections, MemoryConnection):
@@ -184,10 +186,12 @@ class SqliteStore(SqlStore):
     async def _claim(self, claim: ClaimRequest) -> ClaimResult:
         def claim_if_due(con: sqlite3.Connection) -> ClaimResult:
             now = self.now()
-            found = runs.find_lanes(con, now, claim)
+            found = starts_and_claims.find_lanes(con, now, claim)
             if not found.has_due(now):  # then the write lock is not needed
-                return runs.make_empty_claim(now, found.after, found.next_at)
-            return self._connections.run_locked(con, lambda con: runs.claim_runs(con, self.now(), claim, found))
+                return starts_and_claims.make_empty_claim(now, found.after, found.next_at)
+            return self._connections.run_locked(
+                con, lambda con: starts_and_claims.claim_runs(con, self.now(), claim, found)
+            )
 
         return await self._connections.run_on_writer(claim_if_due)
 

@@ -1,4 +1,4 @@
--- Rewriting sealed texts under another key. The tables and their columns are filled in: `store/encryption/reencrypt.py` lists them.
+-- Rewriting sealed texts under another key. The tables and their columns are filled in: `store/encryption/reencryption.py` lists them.
 
 -- name: texts
 -- A page of a table's texts, after a key.
