@@ -8,7 +8,7 @@ from notify_kit import OPS, Postbox, failing
 from redrive import Redrive
 from redrive.testing import engine
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, Plan, crash_after, crash_before
-from redrive.testing.injection import Crash
+from redrive.testing.step_faults import Crash
 
 CALLS = (
     "notifications.rules",

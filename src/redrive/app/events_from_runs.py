@@ -1,4 +1,4 @@
-"""Events that the code of a run sends: each is sent once, although the code may be executed again."""
+"""Events from the code of a run: each is sent once, although the code may be executed again."""
 
 from __future__ import annotations
 

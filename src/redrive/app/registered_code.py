@@ -1,4 +1,4 @@
-"""Everything that an app registers, as a whole: its version, its catalogue, its schedules and failure handlers."""
+"""The registered code of an app: its version, catalogue, events, schedules, circuits and failure handlers."""
 
 from __future__ import annotations
 

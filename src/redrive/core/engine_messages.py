@@ -1,4 +1,4 @@
-"""Notifications that a transition publishes: facts about failures for users, and the engine's events for sinks.
+"""Messages of the engine in the outbox: notifications of failures for users, and events of runs and letters for sinks.
 
 Facts are plain JSON in a message, in the commit that records the failure. Of the facts with the same *lane* (event
 and fingerprint), the first is sent at once and the others together, at intervals. Facts are neither redacted nor

@@ -1,4 +1,4 @@
-"""Idempotency keys and derived ids: texts that are different for different things.
+"""Keys and ids: idempotency keys, derived ids and hashes, which are different for different things.
 
     idem_job:<tenant>:<workflow>:<key>                      the start of a run
     idem_evt:<tenant>:<stream>:<event id>                   the consumption of an event

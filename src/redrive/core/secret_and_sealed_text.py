@@ -1,4 +1,4 @@
-"""Secrets inside texts: patterns of known formats, and scanners for names with values and card numbers.
+"""Secret and sealed text: patterns of secrets with their scanners, and the recognition of encrypted texts.
 
 The time that each function takes grows linearly with the text. Three rules ensure that:
 

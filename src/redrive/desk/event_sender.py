@@ -1,4 +1,4 @@
-"""Sending events to runs: the checks that need no code of the workflow."""
+"""The sender of events to runs, with the checks that need no code of the workflow."""
 
 from __future__ import annotations
 

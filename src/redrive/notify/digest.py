@@ -1,4 +1,4 @@
-"""Turns facts into notifications: the first of a lane at once, later ones together as a digest.
+"""Digests of notifications: the first fact of a lane is sent at once, later ones together.
 
     deliver     stores the facts that a relay delivers in their lane
     run_once    for every due lane: writes the notification and one message per recipient, in one commit

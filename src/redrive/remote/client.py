@@ -1,4 +1,4 @@
-"""A connection to a server: requests with the token, answers as JSON, problems as errors."""
+"""The client of a server: requests with the token, answers as JSON, problems as errors."""
 
 from __future__ import annotations
 

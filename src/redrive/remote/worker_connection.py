@@ -1,4 +1,4 @@
-"""Requests of a remote worker from its event loop, each on a connection that is kept.
+"""Connections of a remote worker to its server: requests from its event loop, on connections that are kept.
 
 `http.client` reads the answers, as it does for `redrive.remote.client`. There a thread waits for each answer: two
 switches of threads cost more than a small request.

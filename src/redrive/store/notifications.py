@@ -33,7 +33,7 @@ SENT_RETENTION = 86_400 * MICROS
 
 
 class NewNotice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Facts to notify users of; `core.notifications` wrote `notice`. A repeat has the same `public_id`."""
+    """Facts to notify users of; `core.engine_messages` wrote `notice`. A repeat has the same `public_id`."""
 
     public_id: str
     tenant: str

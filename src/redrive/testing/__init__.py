@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from redrive.app.code_check import replay_histories
     from redrive.testing.crash import CrashPoint, crash_everywhere
-    from redrive.testing.injection import Crash, Hang, Http, Ok, faults, stand_in
+    from redrive.testing.step_faults import Crash, Hang, Http, Ok, faults, stand_in
     from redrive.testing.virtual_clock import VirtualClock
     from redrive.testing.virtual_engine import Engine, RunReport, engine
 
@@ -48,7 +48,7 @@ _MODULES = {
     ".virtual_clock": ("VirtualClock",),
     ".crash": ("CrashPoint", "crash_everywhere"),
     ".virtual_engine": ("Engine", "RunReport", "engine"),
-    ".injection": ("Crash", "Hang", "Http", "Ok", "faults", "stand_in"),
+    ".step_faults": ("Crash", "Hang", "Http", "Ok", "faults", "stand_in"),
 }
 
 

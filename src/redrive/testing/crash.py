@@ -27,8 +27,8 @@ from redrive.core.transitions import AttemptEnd
 from redrive.store import open_store
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.testing.faulty_store import LOSE, Call, Fault, crash_after, crash_before
-from redrive.testing.injection import Crash, InjectedFault, next_fault
 from redrive.testing.simulation import Simulation
+from redrive.testing.step_faults import Crash, InjectedFault, next_fault
 from redrive.testing.virtual_clock import DEFAULT_START, VirtualClock
 from redrive.testing.virtual_engine import Engine, RunReport
 

@@ -22,7 +22,7 @@ from redrive.store.claims import ClaimRequest, ClaimResult
 from redrive.store.outbox_claims import ClaimedDeliveries
 from redrive.store.port import Store, Transaction
 from redrive.testing.faulty_store import Plan, crash_before, inject_faults
-from redrive.testing.injection import Crash, StepBodies
+from redrive.testing.step_faults import Crash, StepBodies
 from redrive.testing.virtual_clock import VirtualClock
 from redrive.worker.attempt import Attempt
 from redrive.worker.execution import Execution

@@ -22,8 +22,8 @@ from redrive.store.port import Store
 from redrive.store.result_page import iterate_pages
 from redrive.store.runs import RunRow
 from redrive.testing.faulty_store import Plan
-from redrive.testing.injection import CallCounts, Crash, FaultSource, StepBodies, next_fault
 from redrive.testing.simulated_worker import Activity, SimulatedWorker
+from redrive.testing.step_faults import CallCounts, Crash, FaultSource, StepBodies, next_fault
 from redrive.testing.virtual_clock import VirtualClock
 from redrive.time_values import format_duration
 

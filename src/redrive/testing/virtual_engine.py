@@ -28,8 +28,8 @@ from redrive.store.filters import OutboxFilter, RunFilter, TaskFilter
 from redrive.store.port import Store
 from redrive.store.result_page import iterate_pages
 from redrive.testing.faulty_store import Plan, no_faults
-from redrive.testing.injection import registered_name
 from redrive.testing.simulation import Simulation
+from redrive.testing.step_faults import registered_name
 from redrive.testing.virtual_clock import VirtualClock
 from redrive.time_values import Duration, format_duration, parse_duration, to_micros
 from redrive.worker.worker import Worker

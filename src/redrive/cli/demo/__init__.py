@@ -2,7 +2,7 @@
 
 run         opens the store, and starts all of these together with the dashboard
 shop        the workflows           services     the services they call, which fail
-scenarios   the runs to start       worker       the process that executes them
+worker      the process that executes the runs
 plain_view  lines of text           screen_view  a live view of the whole terminal; both show redrive.cli.run_feed
 """
 

@@ -1,4 +1,4 @@
-"""The pages of the audit log and of notifications."""
+"""Pages of the audit log and of notifications: the inbox and its rules."""
 
 from __future__ import annotations
 

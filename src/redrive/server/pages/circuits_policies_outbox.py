@@ -1,4 +1,4 @@
-"""The pages of circuits, policies and messages."""
+"""Pages of circuits, retry policies, and messages of the outbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events on the page of a run: the forms to send one, made from the schemas that the workflow declares."""
+"""Forms that send an event to a run, on its page, made from the schemas that the workflow declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Injected faults: steps that fail on purpose.
+"""Faults of steps: injected errors, delays and crashes of steps in a test.
 
     with faults(step="charge", fail=[TimeoutError, Http(429, retry_after=30), Crash]):
         run = await e.run(fulfil, order)
@@ -91,7 +91,7 @@ class Http(Exception):
 StepFault: TypeAlias = "type[BaseException] | BaseException | type[Hang] | type[Ok] | Hang | Ok | None"
 """A value in `fail=[...]`."""
 
-_MESSAGE: Final = "injected by redrive.testing.injection"
+_MESSAGE: Final = "injected by redrive.testing.step_faults"
 _active_contexts: list[faults] = []
 
 
