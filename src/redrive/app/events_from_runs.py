@@ -8,7 +8,7 @@ from typing import Any
 
 from redrive.core.states import EntryKind, RunStatus
 from redrive.core.waits_and_events import check_event_name
-from redrive.desk.api_operations import UNKNOWN_ACTOR
+from redrive.desk.actor import UNKNOWN_ACTOR
 from redrive.desk.event_sender import EventRequest
 from redrive.desk.models import SentEvent
 from redrive.desk.runs import Runs

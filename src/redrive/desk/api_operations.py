@@ -1,24 +1,17 @@
-"""Operations of the desk, as the HTTP server and its client share them: their descriptions, and the user who acts."""
+"""Operations of the desk as HTTP sees them, for the server and its client: routes, permissions and parameters."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import re
-import unicodedata
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, TypedDict, TypeVar, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from redrive.clock import Clock
-from redrive.core.audit import ENGINE_ACTOR, AuditEvent
 from redrive.core.roles import Permission
-from redrive.core.transitions import AuditWrite
-from redrive.desk.validation import require_long_text, require_text
-from redrive.errors import InputError
-from redrive.reasons import Reason, ReasonCode
 
 CALLER_PARAMETERS = frozenset({"by", "reader"})
 """Parameters that name the caller. A client does not send them: the server takes the user from the credential."""
@@ -117,41 +110,3 @@ def keep_local(call: F) -> F:
 
     del local.operation  # type: ignore[attr-defined]
     return local  # type: ignore[return-value]
-
-
-UNKNOWN_ACTOR = "unknown"
-"""The actor of a call that names none."""
-
-
-def require_actor(by: Any) -> str:
-    """Return the name of a user. The name of the engine is reserved."""
-    if isinstance(by, str) and unicodedata.normalize("NFKC", by).strip().casefold() == ENGINE_ACTOR:
-        raise InputError(Reason(ReasonCode.ENGINE_NAME_TAKEN, name=ENGINE_ACTOR))
-    return require_text("by", by)
-
-
-def check_reason(reason: Any) -> str | None:
-    return None if reason is None else require_long_text("reason", reason)
-
-
-class Acting(TypedDict, total=False):
-    """Keywords of every call that decides something: the user who does it, and why."""
-
-    by: str
-    reason: str | None
-
-
-class Actor(msgspec.Struct, frozen=True, gc=False):
-    """The user who does something, and the reason that the user gave."""
-
-    by: str = UNKNOWN_ACTOR
-    reason: str | None = None
-
-    def __post_init__(self) -> None:
-        require_actor(self.by)
-        check_reason(self.reason)
-
-    def make_audit(self, clock: Clock, event: AuditEvent, tenant: str, subject: str, **more: Any) -> AuditWrite:
-        """Return the line of the audit log about what the actor did."""
-        more |= {"by": self.by, "reason": self.reason, "token": clock.new_id()}
-        return AuditWrite(event=event.value, tenant=tenant, subject=subject, **more)

@@ -17,7 +17,8 @@ from redrive.core.keys_and_ids import letter_id
 from redrive.core.replay_plan import ReplayRequest
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, LetterStatus
-from redrive.desk.api_operations import Acting, Actor, operation
+from redrive.desk.actor import Acting, Actor
+from redrive.desk.api_operations import operation
 from redrive.desk.bulk_execution import REPLAY, explain_refusal
 from redrive.desk.presenter import Presenter, make_reason_fields, present_page, present_row
 from redrive.desk.preview import DryRun, Previewer

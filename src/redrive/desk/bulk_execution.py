@@ -19,7 +19,7 @@ from redrive.core.keys_and_ids import letter_id
 from redrive.core.outcomes import LetterClosed
 from redrive.core.replay_plan import ReplayMode, ReplayRequest
 from redrive.core.states import LetterStatus
-from redrive.desk.api_operations import Actor
+from redrive.desk.actor import Actor
 from redrive.desk.letter_status import close_letter
 from redrive.desk.replays import PreparedReplay, Replayer, ReplayOrder
 from redrive.errors import ConfigurationError, Conflict, DataRefused, InputError, RedriveError, StoreError

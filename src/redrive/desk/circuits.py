@@ -12,7 +12,8 @@ from redrive.clock import Clock
 from redrive.core.audit import AuditEvent, read_reason
 from redrive.core.circuit import CircuitState, CircuitStatus, close_circuit, open_manually
 from redrive.core.roles import DEFAULT_TENANT, Permission
-from redrive.desk.api_operations import Acting, Actor, operation
+from redrive.desk.actor import Acting, Actor
+from redrive.desk.api_operations import operation
 from redrive.desk.presenter import make_reason_fields, present_row
 from redrive.desk.validation import require_text
 from redrive.errors import ConfigurationError, InputError, NotFound

@@ -13,7 +13,7 @@ from redrive.core.audit import AuditEvent
 from redrive.core.payload import Signature, signature_of_type
 from redrive.core.secret_and_sealed_text import is_sealed, read_sealed_value
 from redrive.core.waits_and_events import MAX_UNREAD, MAX_UNREAD_BYTES, check_event_declared, check_event_name
-from redrive.desk.api_operations import UNKNOWN_ACTOR, Actor, require_actor
+from redrive.desk.actor import UNKNOWN_ACTOR, Actor, require_actor
 from redrive.desk.models import Caller, SentEvent
 from redrive.desk.validation import PayloadChecker, require_text
 from redrive.errors import Conflict, NotFound, TooManyEvents

@@ -12,7 +12,8 @@ from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.failure_reason import FailureReason
 from redrive.core.roles import Permission
-from redrive.desk.api_operations import Acting, Actor, operation
+from redrive.desk.actor import Acting, Actor
+from redrive.desk.api_operations import operation
 from redrive.desk.models import AuditRecord
 from redrive.desk.presenter import Presenter, make_reason_fields, present_row
 from redrive.desk.validation import in_thread_if_large, measure_size, require_long_text, require_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from redrive.core.audit import ENGINE_ACTOR, read_reason
 from redrive.core.outcomes import LetterClosed, LetterReopened
 from redrive.core.states import LetterStatus
-from redrive.desk.api_operations import Actor
+from redrive.desk.actor import Actor
 from redrive.errors import Conflict
 from redrive.reasons import Reason, ReasonCode
 from redrive.settle.settler import make_run_view

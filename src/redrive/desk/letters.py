@@ -15,7 +15,8 @@ from redrive.core.replay_plan import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.states import LetterStatus
 from redrive.core.transitions import AuditWrite
-from redrive.desk.api_operations import Acting, Actor, operation
+from redrive.desk.actor import Acting, Actor
+from redrive.desk.api_operations import operation
 from redrive.desk.bulk import BulkActions
 from redrive.desk.groups import GroupActions
 from redrive.desk.letter_status import close_letter, make_closed_conflict, reopen_letter

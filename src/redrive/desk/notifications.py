@@ -16,7 +16,8 @@ from redrive.core.notification_rules import NotifyRule
 from redrive.core.notification_text import Notification, build_notification, render_notification
 from redrive.core.redact import Redactor
 from redrive.core.roles import Permission
-from redrive.desk.api_operations import Actor, operation, require_actor
+from redrive.desk.actor import Actor, require_actor
+from redrive.desk.api_operations import operation
 from redrive.desk.presenter import present_page, present_row
 from redrive.desk.validation import in_thread_if_large, measure_size, require_channel, require_text
 from redrive.errors import ConfigurationError, InputError, NotFound

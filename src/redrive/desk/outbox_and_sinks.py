@@ -14,7 +14,8 @@ from redrive.core.engine_messages import mask_targets
 from redrive.core.roles import Permission
 from redrive.core.run_options import trace_id
 from redrive.core.states import DeliveryStatus
-from redrive.desk.api_operations import Acting, Actor, operation
+from redrive.desk.actor import Acting, Actor
+from redrive.desk.api_operations import operation
 from redrive.desk.presenter import Presenter, present_page, present_row
 from redrive.desk.validation import in_thread_if_large, is_id, measure_size, require_bool, require_text
 from redrive.errors import Conflict, InputError, NotFound

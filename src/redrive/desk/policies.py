@@ -10,7 +10,8 @@ from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.roles import Permission
 from redrive.core.transitions import AuditWrite
-from redrive.desk.api_operations import Actor, operation
+from redrive.desk.actor import Actor
+from redrive.desk.api_operations import operation
 from redrive.desk.presenter import present_row
 from redrive.desk.validation import require_text
 from redrive.errors import InputError

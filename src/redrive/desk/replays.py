@@ -47,7 +47,7 @@ from redrive.core.states import (
 )
 from redrive.core.transitions import NewRun, ReplayWrite, Transition
 from redrive.core.waits_and_events import Wait, WaitMode
-from redrive.desk.api_operations import Acting, Actor
+from redrive.desk.actor import Acting, Actor
 from redrive.desk.letter_status import require_open_letter
 from redrive.desk.models import Caller
 from redrive.desk.presenter import parse_changes, present_row

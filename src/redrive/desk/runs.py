@@ -18,7 +18,8 @@ from redrive.core.replay_plan import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.states import FINAL_RUN_STATUSES, EntryKind, RunStatus
 from redrive.core.waits_and_events import MAX_EVENT_NUMBER, WaitMode
-from redrive.desk.api_operations import Acting, Actor, operation
+from redrive.desk.actor import Acting, Actor
+from redrive.desk.api_operations import operation
 from redrive.desk.circuits import CircuitRecord, present_circuit
 from redrive.desk.event_sender import EventRequest, EventSender
 from redrive.desk.models import Children, DeadLetter, EventRecord, Run, SentEvent, StepRecord

@@ -14,7 +14,8 @@ from redrive.core.roles import Permission
 from redrive.core.run_options import StepOptions
 from redrive.core.saga import LedgerRow, read_ledger
 from redrive.core.states import RunStatus, StepStatus
-from redrive.desk.api_operations import Acting, Actor, operation
+from redrive.desk.actor import Acting, Actor
+from redrive.desk.api_operations import operation
 from redrive.desk.models import AttemptRecord, StepRecord
 from redrive.desk.presenter import Presenter, present_row
 from redrive.desk.replays import Replay, Replayer, ReplayOrder, make_replay_request

@@ -13,7 +13,8 @@ from redrive.core.roles import DEFAULT_TENANT, Permission
 from redrive.core.schedule import Cron
 from redrive.core.states import RunStatus
 from redrive.core.transitions import AuditWrite
-from redrive.desk.api_operations import Acting, Actor, operation
+from redrive.desk.actor import Acting, Actor
+from redrive.desk.api_operations import operation
 from redrive.desk.presenter import present_row
 from redrive.desk.validation import require_bool, require_text
 from redrive.errors import Conflict, NotFound, RegistrationError

@@ -13,7 +13,8 @@ from redrive.core.questions import ManualAnswer, QuestionKind, QuestionStatus
 from redrive.core.replay_plan import ReplayMode
 from redrive.core.roles import Permission
 from redrive.core.transitions import AuditWrite
-from redrive.desk.api_operations import Actor, operation
+from redrive.desk.actor import Actor
+from redrive.desk.api_operations import operation
 from redrive.desk.models import AuditRecord, Caller, Task
 from redrive.desk.presenter import Presenter, present_page
 from redrive.desk.replays import Replayer, ReplayOrder, make_replay_request

@@ -16,7 +16,8 @@ from redrive.clock import Clock
 from redrive.core.audit import AuditEvent
 from redrive.core.roles import Permission
 from redrive.core.run_options import RunOptions, takes_sealed
-from redrive.desk.api_operations import Acting, Actor, operation
+from redrive.desk.actor import Acting, Actor
+from redrive.desk.api_operations import operation
 from redrive.desk.presenter import present_row
 from redrive.errors import NotFound
 from redrive.reasons import Reason, ReasonCode

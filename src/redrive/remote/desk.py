@@ -20,7 +20,7 @@ from redrive.core.replay_plan import ReplayMode
 from redrive.core.roles import ALL_TENANTS, Role
 from redrive.core.secret_and_sealed_text import read_sealed_value
 from redrive.desk import api_operations
-from redrive.desk.api_operations import Actor
+from redrive.desk.actor import Actor
 from redrive.desk.audit import Audit
 from redrive.desk.bulk import require_open_letters
 from redrive.desk.circuits import Circuits

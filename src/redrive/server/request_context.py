@@ -18,7 +18,7 @@ from redrive.clock import Clock, SystemClock
 from redrive.core.audit import AuditEvent
 from redrive.core.redact import Redactor
 from redrive.core.roles import ALL_TENANTS, Permission, Principal
-from redrive.desk.api_operations import Actor
+from redrive.desk.actor import Actor
 from redrive.desk.models import Caller
 from redrive.desk.validation import in_thread_if_large, require_text
 from redrive.errors import InputError, NotAllowed, NotSignedIn, RedriveError

@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from redrive.core.questions import task_id
 from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED_KINDS, FINAL_RUN_STATUSES, EntryKind, RunStatus
-from redrive.desk.api_operations import Acting
+from redrive.desk.actor import Acting
 from redrive.desk.models import Run
 from redrive.desk.runs import ENDED_FOR_GOOD, RunContext, load_failed_children, load_family
 from redrive.desk.saved_views import FILTER_FIELDS, ListName
