@@ -50,7 +50,7 @@ from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError
 from redrive.notify.digest import SENDER_SINKS
 from redrive.observability.counters import Counters, SettleListener, StatsCache, metrics_enabled
-from redrive.observability.logs import DecisionLog
+from redrive.observability.decision_log import DecisionLog
 from redrive.observability.tracing import current_traceparent, make_tracing
 from redrive.settings import Settings, parse_metrics_address
 from redrive.sinks import SinkDefinition

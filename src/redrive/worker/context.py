@@ -17,7 +17,7 @@ from redrive.core.payload import check_size, encode_any, signature_of_type
 from redrive.core.questions import MAX_TEXT, Audience, Question, read_options, read_plan
 from redrive.core.waits_and_events import MAX_UNREAD, Wait, WaitMode, check_event_declared, check_event_name
 from redrive.errors import InputError, MisusedStep
-from redrive.observability.logs import describe_run
+from redrive.observability.decision_log import describe_run
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.record_fields import replace
 from redrive.time_values import Duration, parse_duration, to_datetime
