@@ -26,7 +26,7 @@ import asyncpg
 import background_loop
 import cluster
 
-from redrive.store.postgres import pool
+from redrive.store.postgres import roles
 from redrive.store.postgres.connection import Connection
 from redrive.store.postgres.schema import migrate
 
@@ -100,7 +100,7 @@ async def _find_leaks(connection: Connection, tables: list[str]) -> list[str]:
     return leaks
 
 
-_probe, pool._find_leaks = pool._find_leaks, _find_leaks
+_probe, roles._find_leaks = roles._find_leaks, _find_leaks
 
 
 @asynccontextmanager

@@ -175,7 +175,7 @@ CLEAR_HERE |= {(record, name) for record, names in ASKED.items() for name in nam
 CLEAR_HERE |= {("Receipt", "digest"), ("Receipt", "make_answer")}  # `ReceiptWrite` is what is stored
 CLEAR_HERE |= {("Bundle", "sinks"), ("PurgeRequest", "keeps"), ("DeliveryRow", "behind"), ("Rate", "unit")}
 NOT_STORED = {
-    "redrive.store.index_scan",
+    "redrive.store.list_query",
     "redrive.store.result_page",
     "redrive.reasons.reason",
     "redrive.core.run_options",
@@ -412,7 +412,7 @@ async def test_rows_from_before_the_keys_stay_readable(open_kit: Any) -> None:
 async def test_encrypted_letters_are_decrypted_for_a_search_a_few_at_a_time(
     open_kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.store.index_scan.MAX_OPENED", 1)
+    monkeypatch.setattr("redrive.store.list_query.MAX_OPENED", 1)
     await live(open_kit(None))
     kit = open_kit(ring(OLD))
     worker, run = await kit.held()

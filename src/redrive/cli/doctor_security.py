@@ -158,7 +158,7 @@ def _check_file_mode(url: str) -> Finding:
 async def _check_login(url: str) -> Finding:
     if url.startswith("sqlite:"):
         return ok("login", "SQLite has no logins")
-    from redrive.store.postgres.schema import find_excess_login_rights
+    from redrive.store.postgres.roles import find_excess_login_rights
 
     faults = await find_excess_login_rights(url)
     if faults:

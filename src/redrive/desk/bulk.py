@@ -30,7 +30,7 @@ from redrive.record_fields import as_dict, replace
 from redrive.store.bulk import BulkChange, BulkItemRow, BulkItemStatus, BulkRow, BulkStatus, BulkVerb, NewBulk
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import AuditFilter, LetterFilter
-from redrive.store.index_scan import parse_states
+from redrive.store.list_query import parse_states
 from redrive.store.port import DeskStore
 from redrive.store.result_page import Page
 from redrive.time_values import to_datetime

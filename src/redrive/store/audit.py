@@ -9,8 +9,7 @@ import msgspec
 
 from redrive.core.transitions import AuditWrite
 from redrive.store.filters import AuditFilter
-from redrive.store.index_scan import filter_values
-from redrive.store.list_query import ListQuery
+from redrive.store.list_query import ListQuery, filter_values
 from redrive.store.result_page import Page, PageRequest
 from redrive.store.session import Database, Session, build_record, read_call, write_call
 

@@ -15,11 +15,10 @@ from redrive.core.bulk_rate import Rate, parse_rate
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite
 from redrive.record_fields import as_dict, replace
-from redrive.store import index_scan
+from redrive.store import list_query
 from redrive.store.filters import LetterFilter
 from redrive.store.groups import note_bulk_action
-from redrive.store.index_scan import IndexPath
-from redrive.store.list_query import build_scan_sql, choose_scan, detect_popular
+from redrive.store.list_query import IndexPath, build_scan_sql, choose_scan, detect_popular
 from redrive.store.result_page import Page, PageRequest, read_page
 from redrive.store.session import Database, Session, build_record, read_call, write_call
 from redrive.store.sql_files import Statements
@@ -285,7 +284,7 @@ class BulkCalls:
         values = await detect_popular(session, _open_letter_values(where))
         scan = await choose_scan(session, "letters", values, newest_first=True)
         statement = letter_scan_sql(session, "count_letters", scan.path, values, newest_first=True)
-        return int(await session.value(statement, **index_scan.make_query_parameters(values)))
+        return int(await session.value(statement, **list_query.make_query_parameters(values)))
 
 
 def _is_whole_cause(where: LetterFilter) -> bool:
@@ -304,10 +303,10 @@ async def _list_letters(session: Session, bulk: BulkRow, values: dict[str, Any])
     values = await detect_popular(session, values)
     async with session.index_order():
         scan = await choose_scan(session, "letters", values, newest_first=False)
-        values = index_scan.add_scan_limit(values, scan.limit, newest_first=False)
+        values = list_query.add_scan_limit(values, scan.limit, newest_first=False)
         statement = letter_scan_sql(session, "list_next_letters", scan.path, values, newest_first=False)
         parameters = {
-            **index_scan.make_query_parameters(values),
+            **list_query.make_query_parameters(values),
             "bulk": bulk.id,
             "bulk_tenant": bulk.tenant,
             "most": LISTING_BATCH,
@@ -340,4 +339,4 @@ def filter_json(where: LetterFilter) -> str:
 
 def _open_letter_values(where: LetterFilter) -> dict[str, Any]:
     """Return the values of a filter, restricted to open letters."""
-    return {**index_scan.filter_values(where), "status": LetterStatus.OPEN.value}
+    return {**list_query.filter_values(where), "status": LetterStatus.OPEN.value}

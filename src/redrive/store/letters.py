@@ -20,8 +20,15 @@ from redrive.core.transitions import AuditWrite, MessageWrite, Transition
 from redrive.errors import DataRefused
 from redrive.record_fields import replace
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
-from redrive.store.index_scan import MAX_SCANNED, ListTotal, filter_values, parse_states, spell_text
-from redrive.store.list_query import ListQuery, detect_popular
+from redrive.store.list_query import (
+    MAX_SCANNED,
+    ListQuery,
+    ListTotal,
+    detect_popular,
+    filter_values,
+    parse_states,
+    spell_text,
+)
 from redrive.store.result_page import Page, PageRequest, Window
 from redrive.store.runs import RunRow, read_journals, read_runs
 from redrive.store.session import Database, Session, build_record, read_call, write_call

@@ -20,8 +20,7 @@ from redrive.core.transitions import AttemptEnd, AuditWrite, EntryWrite, NewRun
 from redrive.record_fields import field_names, replace
 from redrive.store.claims import ClaimedRun
 from redrive.store.filters import RunFilter
-from redrive.store.index_scan import filter_values, parse_states
-from redrive.store.list_query import ListQuery, detect_popular
+from redrive.store.list_query import ListQuery, detect_popular, filter_values, parse_states
 from redrive.store.result_page import Page, PageRequest, Window
 from redrive.store.session import Database, Session, build_record, read_call, write_call
 from redrive.store.sql_files import Statements

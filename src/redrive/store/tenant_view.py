@@ -38,8 +38,8 @@ from redrive.store.filters import (
     TaskFilter,
 )
 from redrive.store.groups import GroupChange, GroupOrder, GroupPage, GroupRow, GroupTotals, GroupVersion
-from redrive.store.index_scan import ListTotal
 from redrive.store.letters import DecisionCase, Facets, LetterRow, Triage, count_facets
+from redrive.store.list_query import ListTotal
 from redrive.store.notifications import NotificationFilter, NotificationRow, NotificationStore, RuleRow
 from redrive.store.outbox import BlockedKey, DeliveryDecision, MessageRow
 from redrive.store.questions import GivenAnswer, OpenQuestions, QuestionRow

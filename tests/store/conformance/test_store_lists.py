@@ -17,7 +17,7 @@ from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
 from redrive.store.bulk import NewBulk
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
-from redrive.store.index_scan import ListTotal
+from redrive.store.list_query import ListTotal
 from redrive.store.result_page import Page
 
 
@@ -284,9 +284,9 @@ async def test_each_filter_of_letters_filters(kit: Kit) -> None:
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make pages search three rows at a time, totals five, and treat more than one run as many."""
-    monkeypatch.setattr("redrive.store.index_scan.MAX_SCANNED", 3)
-    monkeypatch.setattr("redrive.store.index_scan.MAX_SCANNED_FOR_TOTAL", 5)
-    monkeypatch.setattr("redrive.store.index_scan.POPULAR_ABOVE", 1)
+    monkeypatch.setattr("redrive.store.list_query.MAX_SCANNED", 3)
+    monkeypatch.setattr("redrive.store.list_query.MAX_SCANNED_FOR_TOTAL", 5)
+    monkeypatch.setattr("redrive.store.list_query.POPULAR_ABOVE", 1)
 
 
 async def scattered(kit: Kit) -> list[str]:
@@ -333,16 +333,16 @@ async def test_a_list_is_counted_up_to_a_limit_and_says_whether_the_count_is_exa
     assert await total(LetterFilter(tenant="t")) == (14, True)
     assert await total(LetterFilter(tenant="t", status=["OPEN", "RESOLVED"])) == (14, True)
     assert await total(LetterFilter(status="RESOLVED")) == (0, True)
-    monkeypatch.setattr("redrive.store.index_scan.MAX_SCANNED_FOR_TOTAL", 20)
+    monkeypatch.setattr("redrive.store.list_query.MAX_SCANNED_FOR_TOTAL", 20)
     assert await total(LetterFilter(code="timeout")) == (4, True), "a total looks at more rows than a page"
-    monkeypatch.setattr("redrive.store.index_scan.MAX_SCANNED_FOR_TOTAL", 5)
+    monkeypatch.setattr("redrive.store.list_query.MAX_SCANNED_FOR_TOTAL", 5)
     assert await total(LetterFilter(since=kit.clock.now() + HOUR)) == (0, True)
     assert await total(RunFilter(status="DLQ_PENDING")) == (16, True)
     assert await total(RunFilter(tenant="u")) == (2, True)
     count, exact = await total(LetterFilter(tenant="t", code="timeout"))
     assert (count < 4, exact) == (True, False), "no index has the code, and three rows are searched"
     assert (await total(AuditFilter(tenant="nowhere"))) == (0, True)
-    monkeypatch.setattr("redrive.store.index_scan.MAX_COUNTED", 14)
+    monkeypatch.setattr("redrive.store.list_query.MAX_COUNTED", 14)
     assert await total(LetterFilter(tenant="t")) == (14, True)
     assert await total(LetterFilter()) == (14, False)
     assert (await kit.store.tenant_view("u", None).total(LetterFilter())).count == 2

@@ -21,7 +21,8 @@ from redrive.store.bulk import NewBulk, filter_json, letter_scan_sql, next_lette
 from redrive.store.filters import AuditFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.list_query import choose_scan
 from redrive.store.postgres.connection import Connection
-from redrive.store.postgres.pool import PostgresSession, tenant_transaction
+from redrive.store.postgres.pool import PostgresSession
+from redrive.store.postgres.roles import tenant_transaction
 from redrive.store.sql_files import NumberedStatement, number_parameters
 from redrive.store.sql_store import SqlStore
 

@@ -15,7 +15,7 @@ from redrive.errors import DataRefused, StoreUnavailable
 from redrive.store.chores import PurgeRequest
 from redrive.store.filters import RunFilter
 from redrive.store.postgres import pool as lines
-from redrive.store.postgres.pool import ENGINE_ROLE
+from redrive.store.postgres.roles import ENGINE_ROLE
 
 pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
 OURS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'redrive'"

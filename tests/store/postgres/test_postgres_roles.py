@@ -25,7 +25,7 @@ from redrive.store.letters import Triage
 from redrive.store.port import DeskStore
 from redrive.store.postgres import PostgresStore
 from redrive.store.postgres.connection import Connection
-from redrive.store.postgres.pool import check_tenant_isolation, tenant_transaction
+from redrive.store.postgres.roles import check_tenant_isolation, tenant_transaction
 from redrive.store.settings import PolicyRow
 from redrive.store.sql_files import load_statements, replace_schema
 

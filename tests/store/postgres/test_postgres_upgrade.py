@@ -13,7 +13,7 @@ from store_kit import HandClock
 
 from redrive.errors import SchemaMismatch
 from redrive.store.postgres import PostgresStore, migrate, schema
-from redrive.store.postgres.pool import check_tenant_isolation
+from redrive.store.postgres.roles import check_tenant_isolation
 from redrive.store.sql_files import load_migrations
 
 SHIPPED = load_migrations("redrive.store.postgres")

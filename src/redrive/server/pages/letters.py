@@ -28,8 +28,8 @@ from redrive.server.pages.texts import N
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.server.routes.common import Id, check_search_text, parse_index
 from redrive.store.filters import LetterFilter, RunFilter
-from redrive.store.index_scan import parse_states
 from redrive.store.letters import count_facets
+from redrive.store.list_query import parse_states
 from redrive.time_values import to_datetime
 
 letter_routes = make_page_router()

@@ -25,7 +25,7 @@ from redrive.server.pages.render import make_view
 from redrive.server.pages.texts import N
 from redrive.server.request_context import Context, RequestContext, requires
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
-from redrive.store.index_scan import ListTotal
+from redrive.store.list_query import ListTotal
 from redrive.store.result_page import MAX_PAGE_SIZE, OLDEST_CURSOR, Page, iterate_pages
 from redrive.time_values import parse_past_time, to_datetime
 

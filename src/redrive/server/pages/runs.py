@@ -29,7 +29,7 @@ from redrive.server.pages.texts import N
 from redrive.server.request_context import Context, requires
 from redrive.server.routes.common import Id, parse_index
 from redrive.store.filters import RunFilter, make_value_error
-from redrive.store.index_scan import parse_states
+from redrive.store.list_query import parse_states
 
 run_routes = make_page_router()
 RUN_KINDS: dict[str, tuple[str, tuple[RunStatus, ...]]] = {

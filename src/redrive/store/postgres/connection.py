@@ -422,3 +422,25 @@ def sparse_column(values: Iterable[Any]) -> tuple[Any, ...] | None:
     """Return a column that may lack values; None if it has none at all."""
     column = tuple(values)
     return None if column[0] is None and column.count(None) == len(column) else column
+
+
+@asynccontextmanager
+async def plain_connection(address: Address, then: str, *, stays: bool = False) -> AsyncIterator[Connection]:
+    """Open a connection as the URL's login, without settings. Errors of the database are translated.
+
+    `then` ends the message if the server does not answer. With `stays`, the connection is closed only after an error.
+    """
+    con = None
+    try:
+        con = await connect(address, {})
+        yield Connection(con, address, {})
+        if stays:
+            con = None
+    except Exception as raised:
+        error = translate_error(raised, address.where, then)
+        if error is None:
+            raise
+        raise error from raised
+    finally:
+        if con is not None:
+            await close_connection(con)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 
 import asyncpg
 
@@ -26,12 +25,11 @@ from redrive.store.postgres.connection import (
     Connection,
     DatabaseClock,
     apply_settings,
-    close_connection,
-    connect,
     parse_url,
-    translate_error,
+    plain_connection,
 )
-from redrive.store.postgres.pool import ENGINE_ROLE, PostgresSession, check_tenant_isolation, create_roles
+from redrive.store.postgres.pool import PostgresSession
+from redrive.store.postgres.roles import ENGINE_ROLE, check_tenant_isolation, create_roles
 from redrive.store.session import build_record
 from redrive.store.sql_files import AppliedMigration, Migration, find_pending_migrations, load_migrations
 from redrive.store.sql_store import repeat_until_answered
@@ -125,7 +123,7 @@ async def prepare_database(
 async def _prepare_once(
     address: Address, clock: DatabaseClock, settings: Mapping[str, str], *, migrate: bool
 ) -> asyncpg.Connection:
-    async with _plain_connection(address, NOTHING_LOST if migrate else TRY_AGAIN, stays=True) as connection:
+    async with plain_connection(address, NOTHING_LOST if migrate else TRY_AGAIN, stays=True) as connection:
         if not await check_schema(connection, address):
             if not migrate:
                 raise SchemaMismatch(f"{address.where} has no schema {address.schema!r} yet: run `redrive migrate`")
@@ -152,36 +150,7 @@ async def _prepare_once(
 async def migrate(url: str, *, plan: bool = False) -> list[str]:
     """Apply the outstanding migrations; return their names. With `plan`, only return them."""
     address = parse_url(url)
-    async with _plain_connection(address, TRY_AGAIN) as connection:
+    async with plain_connection(address, TRY_AGAIN) as connection:
         if plan:
             return migration_names(await _find_pending(connection, address))
         return migration_names(await apply_migrations(connection, address, DatabaseClock(SystemClock())))
-
-
-async def find_excess_login_rights(url: str) -> list[str]:
-    """Return the rights of a URL's login that a server or a worker does not need."""
-    address = parse_url(url)
-    async with _plain_connection(address, TRY_AGAIN) as connection:
-        return [row["reason"] for row in await connection.rows(SQL["excess_login_rights"], schema=address.schema)]
-
-
-@asynccontextmanager
-async def _plain_connection(address: Address, then: str, *, stays: bool = False) -> AsyncIterator[Connection]:
-    """Open a connection as the URL's login, without settings. Errors of the database are translated.
-
-    `then` ends the message if the server does not answer. With `stays`, the connection is closed only after an error.
-    """
-    con = None
-    try:
-        con = await connect(address, {})
-        yield Connection(con, address, {})
-        if stays:
-            con = None
-    except Exception as raised:
-        error = translate_error(raised, address.where, then)
-        if error is None:
-            raise
-        raise error from raised
-    finally:
-        if con is not None:
-            await close_connection(con)

@@ -23,7 +23,8 @@ from redrive.errors import InputError, StoreError, StoreUnavailable
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.postgres.apply import apply
 from redrive.store.postgres.connection import PLANNER_SETTINGS, Connection, DatabaseClock, translate_error
-from redrive.store.postgres.pool import ENGINE_ROLE, ConnectionPool
+from redrive.store.postgres.pool import ConnectionPool
+from redrive.store.postgres.roles import ENGINE_ROLE
 
 Result = TypeVar("Result")
 log = logging.getLogger("redrive.store")

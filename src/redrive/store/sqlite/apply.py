@@ -1,4 +1,4 @@
-"""Applying transitions: each is written whole if its fence still holds, and not at all otherwise.
+"""Applying transitions, with the messages that they publish: each is written whole if its fence holds, or not at all.
 
 Nearly all transitions write entries and changes of runs only. The rows that few transitions have (reopened and new
 runs, closed letters, replays) are written last, one kind after the other.
@@ -14,13 +14,14 @@ from itertools import islice
 from typing import Any
 
 from redrive.clock import MICROS
-from redrive.core.outbox import SinkLease
-from redrive.core.states import CLOSED_LETTER_STATUSES, FINAL_RUN_STATUSES, RunStatus
+from redrive.core.outbox import Bundle, SinkLease
+from redrive.core.states import CLOSED_LETTER_STATUSES, FINAL_RUN_STATUSES, DeliveryStatus, RunStatus
 from redrive.core.transitions import (
     AttemptWrite,
     AuditWrite,
     EntryWrite,
     LetterStatusWrite,
+    MessageWrite,
     ReopenWrite,
     RunWrite,
     Transition,
@@ -32,16 +33,17 @@ from redrive.store.children import WokenRun
 from redrive.store.runs import ENDED_STATUSES, attempt_limits
 from redrive.store.sql_files import Statements, load_statements
 from redrive.store.sqlite.connection import Row, Write, multi_row_statements, write_many
-from redrive.store.sqlite.messages import publish_messages
 from redrive.store.sqlite.starts_and_claims import drop_index, put_index, start
 from redrive.store.workers import ReceiptWrite, StaleBatch
 
 SQL = load_statements(__package__, "writes.sql")
+OUTBOX = load_statements(__package__, "outbox.sql")
 WORKERS = Statements("workers.sql").texts("sqlite")
 CHILDREN = Statements("children.sql").texts("sqlite")
 
 # A plan that waited longer for the write lock is made again: its times count from the moment it was made.
 _PLAN_LIFETIME = MICROS // 10
+_NumberedMessage = tuple[int, str, MessageWrite, Bundle | None]
 
 
 # The statements that write rows of a batch, after `change_run`, in the lock order of the architecture.
@@ -384,3 +386,84 @@ def _make_move_values(move: LetterStatusWrite, now: int) -> _Row:
     closed = move.status in CLOSED_LETTER_STATUSES
     change = {"by": move.by, "resolution": move.resolution, "expires_in": move.expires_in}
     return {"status": move.status._value_, "closed": closed, **change, "now": now}
+
+
+def publish_messages(
+    con: sqlite3.Connection,
+    now: int,
+    transitions: Iterable[Transition],
+    carriers: Sequence[SinkLease] = (),
+    worker: int | None = None,
+) -> list[tuple[int, Bundle] | None]:
+    """Write the messages of kept transitions, with a bundle or a delivery for each sink of their topics.
+
+    Return the messages that the carriers, of this worker, have claimed; none if some messages were written before.
+    """
+    (last,) = con.execute(OUTBOX["last_message"]).fetchone()
+    messages = [(each.tenant, m) for each in transitions for m in each.messages]
+    sinks = {
+        topic: [name for (name,) in con.execute(OUTBOX["sinks_for"], {"topic": topic})]
+        for topic in {m.topic for _, m in messages}
+    }
+    rows = _assign_bundles(messages, last + 1, sinks, [each.sink for each in carriers])
+    new = _insert_messages(con, now, rows)
+    until = {each.sink: now + each.lease for each in carriers}
+    bundled: dict[int, tuple[str, Bundle, list[int]]] = {}
+    for id, tenant, _, bundle in new:
+        if bundle is not None:
+            bundled.setdefault(bundle.id, (tenant, bundle, []))[2].append(id)
+    bundles = [
+        (bundle.id, sink, tenant, ids[0], ids[-1], len(ids), until[sink], worker)
+        for tenant, bundle, ids in bundled.values()
+        for sink in bundle.sinks
+    ]
+    write_many(con, OUTBOX["put_bundle"], bundles)
+    others = [
+        (id, sink, tenant, m.key, DeliveryStatus.PENDING._value_, now)
+        for id, tenant, m, bundle in new
+        for sink in sinks[m.topic]
+        if bundle is None or sink not in bundle.sinks
+    ]
+    write_many(con, OUTBOX["put_delivery"], others)
+    if len(new) < len(rows):
+        con.execute(OUTBOX["clear_bundles"], {"messages": json.dumps([m.public_id for _, m in messages])})
+        return []
+    return [None if bundle is None else (id, bundle) for id, _, _, bundle in rows]
+
+
+def _insert_messages(con: sqlite3.Connection, now: int, rows: list[_NumberedMessage]) -> list[_NumberedMessage]:
+    """Write messages; return those that did not exist before."""
+    before = con.total_changes
+    write_many(
+        con,
+        OUTBOX["put_message"],
+        [
+            (id, m.public_id, tenant, m.topic, m.key, m.run_id, m.correlation_id, now, m.payload, m.trace,
+             None if bundle is None else bundle.id)
+            for id, tenant, m, bundle in rows
+        ],
+    )  # fmt: skip
+    if con.total_changes - before == len(rows):
+        return rows
+    first, last = rows[0][0], rows[-1][0]
+    there = {id for (id,) in con.execute(OUTBOX["messages_between"], {"first": first, "last": last})}
+    return [row for row in rows if row[0] in there]
+
+
+def _assign_bundles(
+    messages: Sequence[tuple[str, MessageWrite]], first: int, sinks: Mapping[str, list[str]], carriers: list[str]
+) -> list[_NumberedMessage]:
+    """Return the messages with ids and bundles. A bundle has the id of its first message."""
+    carried = {topic: tuple(sink for sink in names if sink in carriers) for topic, names in sinks.items()}
+    bundles: dict[tuple[str, str], Bundle] = {}
+    rows: list[_NumberedMessage] = []
+    for id, (tenant, m) in enumerate(messages, first):
+        bundle = None
+        if m.key is None and carried[m.topic]:
+            lane = (tenant, m.topic)
+            if lane not in bundles:
+                names = carried[m.topic]
+                bundles[lane] = Bundle(id, names, len(names) == len(sinks[m.topic]))
+            bundle = bundles[lane]
+        rows.append((id, tenant, m, bundle))
+    return rows

@@ -25,9 +25,9 @@ from redrive.store.session import Database, Session, run_inline
 from redrive.store.sql_files import Dialect, Statement, load_statements
 from redrive.store.sql_store import SqlStore
 from redrive.store.sqlite import apply, connection, starts_and_claims
+from redrive.store.sqlite.apply import publish_messages
 from redrive.store.sqlite.connection_threads import FileConnections, MemoryConnection, exclusive_transaction
 from redrive.store.sqlite.lease import FileLease, MemoryLease
-from redrive.store.sqlite.messages import publish_messages
 from redrive.store.sqlite.notifier import ChangeNotifier, data_version
 from redrive.store.sqlite.schema import prepare_schema
 from redrive.store.sqlite.transaction import StepTransaction
