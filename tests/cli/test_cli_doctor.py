@@ -9,7 +9,7 @@ import asyncpg
 from console import piped
 
 from redrive import Redrive, Schedule
-from redrive.cli.doctor_checks import Finding, _check_outbox, check_schedules, check_store
+from redrive.cli.doctor import Finding, _check_outbox, check_schedules, check_store
 from redrive.clock import MICROS
 from redrive.core.decide_run import ROLLBACK_HEAD_START
 from redrive.core.roles import Principal, Role

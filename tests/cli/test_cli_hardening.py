@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from redrive import Redrive
-from redrive.cli.doctor_checks import Finding
+from redrive.cli.doctor import Finding
 from redrive.cli.doctor_security import CHECKLIST, _check_database_tls, _check_file_mode, check_address, check_hardening
 from redrive.core.roles import Role
 from redrive.server.auth.admin import AccountAdmin, make_operator

@@ -10,7 +10,7 @@ from http_kit import OK, answering, serving
 from notify_kit import OPS, Postbox, failing
 
 from redrive import Redrive
-from redrive.cli.doctor_checks import check_notifications
+from redrive.cli.doctor import check_notifications
 from redrive.testing import engine
 
 

@@ -15,7 +15,7 @@ from server_kit import access_of, opened
 from test_remote_workers import Remote, remote
 
 from redrive import Redrive, RetryPolicy, RunFailed
-from redrive.cli.doctor_checks import _check_workers
+from redrive.cli.doctor import _check_workers
 from redrive.cli.runs.explain import explain_run
 from redrive.core.roles import Role
 from redrive.store.accounts import NewToken

@@ -7,7 +7,7 @@ start      demo, init
 run        worker: worker, dev, workers, worker-check (worker_process); bridge, server, store (migrate, reencrypt)
 work       runs, dlq, saga, outbox, circuits, policies, workflows, schedules, audit, notifications
 access     accounts: tenants, tokens; users
-check      doctor (doctor_checks, doctor_security), code
+check      doctor (doctor_security), code
 shared     target: --url and --app, changes, pages of lists; options, values and ids; output: tables, JSON, ids; errors
 """
 

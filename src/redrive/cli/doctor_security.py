@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
-from redrive.cli.doctor_checks import Finding, note, ok, wrong
+from redrive.cli.doctor import Finding, note, ok, wrong
 from redrive.cli.errors import hint
 from redrive.core.redact import Redactor
 from redrive.errors import ConfigurationError

@@ -153,6 +153,15 @@ class EventFeed:
         return is_new
 
 
+def count_by_status(feed: EventFeed) -> list[tuple[RunStatus, int]]:
+    """Count runs by status, in the order of a run's life."""
+    return [(status, feed.statuses[status]) for status in RunStatus if feed.statuses[status]]
+
+
+def format_counts(feed: EventFeed) -> str:
+    return ", ".join(f"{count} {status}" for status, count in count_by_status(feed))
+
+
 async def print_events(app: Redrive, stop: StopController) -> None:
     """Print each decision and each end of a run once, until the worker of this process stops."""
     while stop.worker is None:  # noqa: ASYNC110 - the worker sets it, and notifies no listeners

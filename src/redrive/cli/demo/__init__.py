@@ -8,9 +8,24 @@ plain_view  lines of text           screen_view  a live view of the whole termin
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
-__all__ = ["demo"]
+from redrive.cli.errors import list_path_commands
+
+__all__ = ["demo", "list_commands"]
+
+_COMMANDS = (  # with True if a small screen shows it as well
+    ("redrive dlq list                # failures that need a decision", True),
+    ("redrive dlq show ID             # what happened, and the next commands", True),
+    ("redrive dlq replay ID --dry-run # what would run again; then without --dry-run", True),
+    ("redrive dlq edit ID             # correct the input and run it again", False),
+    ("redrive dlq resolve ID          # close it without running it again", False),
+    ("redrive dlq groups              # failures by their cause", False),
+    ("redrive schedules list          # scheduled runs, and when the next one starts", False),
+    ("redrive runs list               # then: redrive runs show ID, runs why ID", True),
+)
 
 
 @click.command()
@@ -60,3 +75,9 @@ def demo(seconds: float | None, keep: bool, folder: str | None, port: int | None
                 run_demo(Path(name).resolve(), seconds=seconds, keep=False, port=port)
     except RedriveError as error:
         raise click.ClickException(str(error)) from error
+
+
+def list_commands(url: str, *, few: bool = False) -> list[str]:
+    """List commands to type in another terminal; `few` of them for a small screen."""
+    commands = [line for line, always in _COMMANDS if always or not few]
+    return [*list_path_commands(), f"export REDRIVE_URL={shlex.quote(url)}", *commands]

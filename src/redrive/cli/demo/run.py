@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redrive.app import Redrive, RunHandle, Workflow
-from redrive.cli.demo import shop
-from redrive.cli.demo.plain_view import PlainView, describe_crashes, format_counts, list_commands, wrap_line
+from redrive.cli.demo import list_commands, shop
+from redrive.cli.demo.plain_view import PlainView, wrap_line
 from redrive.cli.demo.shop import MARKET, SHOP, app, fulfil, import_catalogue, invoice, make_to_measure, remind, renew
-from redrive.cli.demo.worker import WorkerProcess
-from redrive.cli.run_feed import EventFeed
+from redrive.cli.demo.worker import WorkerProcess, describe_crashes
+from redrive.cli.run_feed import EventFeed, format_counts
 from redrive.cli.server import DEFAULT_HOST, DEFAULT_PORT, require_extras
 from redrive.desk.models import DeadLetter
 from redrive.errors import ConfigurationError

@@ -10,9 +10,9 @@ from rich.live import Live
 from rich.rule import Rule
 from rich.text import Text
 
-from redrive.cli.demo.plain_view import count_by_status, list_commands
+from redrive.cli.demo import list_commands
 from redrive.cli.demo.worker import WorkerProcess
-from redrive.cli.run_feed import EventFeed
+from redrive.cli.run_feed import EventFeed, count_by_status
 from redrive.core.states import RunStatus
 
 _LEVEL_STYLES = {"good": "green", "waiting": "yellow", "bad": "red"}

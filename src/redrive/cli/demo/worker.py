@@ -84,5 +84,10 @@ class WorkerProcess:
                 await worker.wait()
 
 
+def describe_crashes(count: int) -> str:
+    times = "once" if count == 1 else f"{count} times"
+    return f"crashed {times} and was started again" if count else "did not crash"
+
+
 if __name__ == "__main__":
     run_worker(app, also=stop_with_parent)
