@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
-from redrive.ids import format_id
+from redrive.id_text import format_id
 from redrive.time_values import MICROS
 
 __all__ = ["MICROS", "Clock", "SystemClock", "Timer", "resume_started"]

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from redrive.clock import SystemClock
-from redrive.ids import format_id
+from redrive.id_text import format_id
 
 FORK = """
 import os, random

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from redrive import Circuit, Redrive, RetryPolicy, Rule, Start
-from redrive.app.registered_code import hash_functions
+from redrive.app.declarations import hash_functions
 from redrive.core.new_run import START_OPTIONS
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.errors import ConfigurationError, Conflict, InputError, RegistrationError, UnknownWorkflow
@@ -560,7 +560,7 @@ def test_the_version_covers_every_function_and_its_name_but_not_their_order() ->
 CONSOLE = """
 import sys
 sys.path[:0] = {path!r}
-from redrive.app.registered_code import hash_functions
+from redrive.app.declarations import hash_functions
 
 def f(order):
     if order.kind in {{"paid", "sent", "lost", "open", "held"}}:

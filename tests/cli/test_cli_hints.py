@@ -10,7 +10,7 @@ import pytest
 from console import Terminal, piped
 from toy_store import Toys
 
-from redrive.cli.errors import list_path_commands, program_name
+from redrive.cli.hints import list_path_commands, program_name
 
 BIN = Path(sys.executable).parent
 

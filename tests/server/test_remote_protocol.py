@@ -23,7 +23,8 @@ from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, EventUse, MessageWrite, NewRun, StatusNoteWrite
 from redrive.reasons import Reason, ReasonCode
-from redrive.remote import step_protocol, worker_protocol
+from redrive.remote import step_worker_protocol as step_protocol
+from redrive.remote import worker_protocol
 from redrive.remote.backend import RemoteClock
 from redrive.store.children import AwaitedRun, Child, RunEnd
 from redrive.store.circuits import CircuitRow, Permit, PermitRequest, SuccessCount

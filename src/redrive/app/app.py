@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from redrive.app import registration
+from redrive.app.declarations import FailureHandlers, check_schedule_inputs, compute_version, make_catalogue
 from redrive.app.follow_up_steps import FollowUpDefinition, FollowUpSteps
-from redrive.app.registered_code import FailureHandlers, check_schedule_inputs, compute_version, make_catalogue
 from redrive.app.registration import SinkOptions, make_subscriber_decorator, make_webhook, register_sink
 from redrive.app.sources import Source, bind_to_app, register_source, serve_sources
 from redrive.app.workflow import RunHandle, Workflow

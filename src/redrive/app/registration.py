@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 import msgspec
 
 from redrive.app import follow_up_steps
+from redrive.app.declarations import read_events, read_schedules
 from redrive.app.follow_up_steps import FollowUpDefinition, FollowUpVerb
-from redrive.app.registered_code import read_events, read_schedules
 from redrive.app.workflow import Workflow
 from redrive.clock import MICROS, SystemClock
 from redrive.core.children import CHILD_OPTIONS

@@ -17,9 +17,9 @@ import msgspec
 
 from redrive import chores
 from redrive.app.code_check import check_history
+from redrive.app.declarations import collect_schedules
 from redrive.app.events_from_runs import AppRuns
 from redrive.app.notification_chore import NotificationChore
-from redrive.app.registered_code import collect_schedules
 from redrive.app.results import Results, ResultSource
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.core.new_run import StartableWorkflow

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.errors import NOT_FOUND, circuit_hint, suggest_names
+from redrive.cli.errors import NOT_FOUND
+from redrive.cli.hints import circuit_hint, suggest_names
 from redrive.cli.options import REASON_OPTION, ChangeOptions, parse_field
 from redrive.cli.output import Column, Output, echo_err, escape_line, field_columns
 from redrive.cli.target import CURSOR_OPTION, ChangeResult, Target, change_command, common_options, home_tenant, run_on
@@ -212,7 +213,7 @@ def _describe_result(
 
 async def _warn_if_unknown(app: Redrive, key: str, tenant: str, change: ChangeOptions) -> None:
     """Warn of a circuit that neither the store nor the code has; a script must have given `--yes`."""
-    from redrive.app.registered_code import circuit_names
+    from redrive.app.declarations import circuit_names
     from redrive.store.filters import CircuitFilter
 
     page = await app.circuits.list(CircuitFilter(tenant=tenant), limit=500)

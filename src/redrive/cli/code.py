@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.errors import CommandFailed, UsageError, hint
+from redrive.cli.errors import CommandFailed, UsageError
+from redrive.cli.hints import hint
 from redrive.cli.options import current_user
 from redrive.cli.output import Column, Output, echo, echo_err, field_columns, output_options
 from redrive.cli.target import Target, run_on, target_options

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
-from redrive.cli.errors import FAILED, circuit_hint, hint, report_errors, rewrite_hints, schedule_hint, worker_hint
+from redrive.cli.errors import FAILED, report_errors
+from redrive.cli.hints import circuit_hint, hint, rewrite_hints, schedule_hint, worker_hint
 from redrive.cli.output import Output, echo, escape_line, fold_text, style_text
 from redrive.cli.target import Target, common_options
 from redrive.clock import MICROS, SystemClock

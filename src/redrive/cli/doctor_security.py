@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 from redrive.cli.doctor import Finding, note, ok, wrong
-from redrive.cli.errors import hint
+from redrive.cli.hints import hint
 from redrive.core.redact import Redactor
 from redrive.errors import ConfigurationError
 from redrive.settings import (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from redrive.cli.errors import CONFLICT, CommandFailed, list_path_commands
+from redrive.cli.errors import CONFLICT, CommandFailed
+from redrive.cli.hints import list_path_commands
 from redrive.cli.output import echo
 
 PROJECT_FILES = {

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.errors import NOT_FOUND, CommandFailed, hint, program_name, report_usage_errors
+from redrive.cli.errors import NOT_FOUND, CommandFailed, report_usage_errors
+from redrive.cli.hints import hint, program_name
 from redrive.cli.options import ChangeOptions, _parse_json_text, name_or_current_user, read_ids
 from redrive.cli.output import Column, Output, display_tenant, escape_line, field_columns
 from redrive.cli.target import CURSOR_OPTION, LIMIT_OPTION, ChangeResult, Target, change_command, common_options, run_on

@@ -18,17 +18,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 import msgspec
 
-from redrive.cli.errors import (
-    NOT_FOUND,
-    REFUSED,
-    USAGE,
-    CommandFailed,
-    UsageError,
-    exit_code_for,
-    hint,
-    rewrite_hints,
-    suggest_names,
-)
+from redrive.cli.errors import NOT_FOUND, REFUSED, USAGE, CommandFailed, UsageError, exit_code_for
+from redrive.cli.hints import hint, rewrite_hints, suggest_names
 from redrive.cli.output import echo_err, escape_line
 
 if TYPE_CHECKING:

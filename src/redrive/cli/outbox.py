@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.errors import NOT_FOUND, REFUSED, CommandFailed, hint
+from redrive.cli.errors import NOT_FOUND, REFUSED, CommandFailed
+from redrive.cli.hints import hint
 from redrive.cli.options import (
     REASON_OPTION,
     ChangeOptions,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.errors import NOT_FOUND, CommandFailed, hint, program_name, suggest_names
+from redrive.cli.errors import NOT_FOUND, CommandFailed
+from redrive.cli.hints import hint, program_name, suggest_names
 from redrive.cli.options import ChangeOptions, parse_field
 from redrive.cli.output import Column, Output, echo_err, field_columns
 from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on

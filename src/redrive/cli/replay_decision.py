@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import click
 
 from redrive.app import Redrive
-from redrive.cli.errors import FAILED, INTERRUPTED, hint, worker_hint
+from redrive.cli.errors import FAILED, INTERRUPTED
+from redrive.cli.hints import hint, worker_hint
 from redrive.cli.options import ChangeOptions, exit_if_failed, for_each_id, read_ids
 from redrive.cli.output import Output, as_json, echo, echo_err, escape_line, fold_text, on_terminal, style_text
 from redrive.cli.target import Target, run_on

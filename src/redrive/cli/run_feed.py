@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from redrive.app import Redrive, Workflow
-from redrive.cli.errors import hint
+from redrive.cli.hints import hint
 from redrive.cli.output import echo, escape_line, fold_text, style_text
 from redrive.cli.worker_process import StopController
 from redrive.clock import SystemClock

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.errors import hint
+from redrive.cli.hints import hint
 from redrive.cli.options import REASON_OPTION, ChangeOptions
 from redrive.cli.output import Column, Output, display_tenant, field_columns
 from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on

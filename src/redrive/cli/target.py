@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 import click
 import msgspec
 
-from redrive.cli.errors import NOT_FOUND, CommandFailed, UsageError, hint, report_errors, suggest_names
+from redrive.cli.errors import NOT_FOUND, CommandFailed, UsageError, report_errors
+from redrive.cli.hints import hint, suggest_names
 from redrive.cli.options import change_options
 from redrive.cli.output import Column, Output, is_stdout_closed, output_options
 from redrive.core.roles import DEFAULT_TENANT

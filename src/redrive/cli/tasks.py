@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.errors import UsageError, hint
+from redrive.cli.errors import UsageError
+from redrive.cli.hints import hint
 from redrive.cli.options import ChangeOptions, check_assignee, current_user, find_run_id, parse_json_value
 from redrive.cli.output import Column, Output, display_tenant, escape_line, field_columns, json_text
 from redrive.cli.target import CURSOR_OPTION, LIMIT_OPTION, ChangeResult, Target, change_command, common_options, run_on

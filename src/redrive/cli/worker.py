@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from redrive.cli.errors import FAILED, NOT_FOUND, CommandFailed, UsageError, hint, report_errors, worker_hint
+from redrive.cli.errors import FAILED, NOT_FOUND, CommandFailed, UsageError, report_errors
+from redrive.cli.hints import hint, worker_hint
 from redrive.cli.options import REASON_OPTION, ChangeOptions
 from redrive.cli.output import Column, Output, field_columns, fold_text
 from redrive.cli.server import HOST_OPTION, PORT_OPTION

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, assert_never
 
 import click
 
-from redrive.cli.errors import NOT_FOUND, CommandFailed, hint, suggest_names, worker_hint
+from redrive.cli.errors import NOT_FOUND, CommandFailed
+from redrive.cli.hints import hint, suggest_names, worker_hint
 from redrive.cli.options import ChangeOptions
 from redrive.cli.output import Column, Output, field_columns
 from redrive.cli.target import ChangeResult, Target, change_command, common_options, run_on

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from redrive.core import decide_run, decide_step, outcomes
+from redrive.core import decide_entry, decide_run, outcomes
 from redrive.core.engine_messages import add_notifications, announce_question
 from redrive.core.failure_handlers import add_handler_runs
 from redrive.core.notification_rules import NotifyRule
@@ -31,38 +31,38 @@ def decide(
     # Cases are tried in order, so the outcomes of every successful step and run come first.
     match outcome:
         case outcomes.AttemptSucceeded():
-            return decide_step.record_success(outcome)
+            return decide_entry.record_success(outcome)
         case outcomes.AttemptStarted():
-            return decide_step.record_start(outcome)
+            return decide_entry.record_start(outcome)
         case outcomes.WorkflowReturned():
             return decide_run.complete_run(outcome)
         case outcomes.AttemptFailed():
-            failed = decide_step.decide_failed_attempt(outcome, policy, draw)
+            failed = decide_entry.decide_failed_attempt(outcome, policy, draw)
             return add_notifications(failed, outcome, notify, now, key)
         case outcomes.ValueRecorded():
-            return decide_step.record_value(outcome)
+            return decide_entry.record_value(outcome)
         case outcomes.SleepStarted():
-            return decide_step.start_sleep(outcome)
+            return decide_entry.start_sleep(outcome)
         case outcomes.SleepEnded():
-            return decide_step.end_sleep(outcome)
+            return decide_entry.end_sleep(outcome)
         case outcomes.QuestionAsked():
-            return announce_question(decide_step.ask_question(outcome), outcome.run, notify, now)
+            return announce_question(decide_entry.ask_question(outcome), outcome.run, notify, now)
         case outcomes.WaitStarted():
-            return decide_step.start_wait(outcome)
+            return decide_entry.start_wait(outcome)
         case outcomes.WaitAnswered():
-            return decide_step.answer_wait(outcome)
+            return decide_entry.answer_wait(outcome)
         case outcomes.WaitTimedOut():
-            return decide_step.expire_wait(outcome)
+            return decide_entry.expire_wait(outcome)
         case outcomes.WaitFailed():
-            return decide_step.fail_wait(outcome)
+            return decide_entry.fail_wait(outcome)
         case outcomes.EventsRefused():
-            return decide_step.set_events_aside(outcome)
+            return decide_entry.set_events_aside(outcome)
         case outcomes.StatusNoted():
             return decide_run.note_status(outcome)
         case outcomes.StepParked():
-            return decide_step.park_step(outcome)
+            return decide_entry.park_step(outcome)
         case outcomes.EntryCancelled():
-            return decide_step.cancel_entry(outcome)
+            return decide_entry.cancel_entry(outcome)
         case outcomes.RunIdle():
             return decide_run.suspend_idle_run(outcome)
         case outcomes.RunReleased():
@@ -74,9 +74,9 @@ def decide(
         case outcomes.ManualActionRequested():
             return announce_question(decide_run.request_manual_action(outcome), outcome.run, notify, now)
         case outcomes.ChildAwaited():
-            return decide_step.await_child(outcome)
+            return decide_entry.await_child(outcome)
         case outcomes.ChildUndone():
-            return decide_step.finish_child(outcome)
+            return decide_entry.finish_child(outcome)
         case outcomes.RollbackRequested():
             return decide_run.roll_back_child(outcome)
         case outcomes.CancelRequested():

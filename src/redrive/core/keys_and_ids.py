@@ -16,7 +16,7 @@ import hashlib
 import hmac
 import re
 
-from redrive.ids import format_id
+from redrive.id_text import format_id
 from redrive.time_values import to_datetime
 
 _UNSAFE = re.compile("[%:\x00-\x1f\x7f-\x9f\ud800-\udfff]")

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from redrive.core.classify import Category
-from redrive.core.decide_step import CIRCUIT_OPEN_ERROR_TYPE
+from redrive.core.decide_entry import CIRCUIT_OPEN_ERROR_TYPE
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
 from redrive.core.journal import EntryRow, entry_key
 from redrive.core.run_options import StepOptions

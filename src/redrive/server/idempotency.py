@@ -21,7 +21,7 @@ from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 
 from redrive.clock import MICROS, Clock
-from redrive.ids import format_id
+from redrive.id_text import format_id
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.problem_responses import ProblemError, make_problem_response
 from redrive.server.request_body import JsonRequest

@@ -23,7 +23,7 @@ import msgspec
 
 from redrive.clock import MICROS, Clock
 from redrive.core.audit import AuditEvent
-from redrive.core.decide_step import record_start
+from redrive.core.decide_entry import record_start
 from redrive.core.outcomes import AttemptStarted, Outcome, RunView
 from redrive.core.roles import ALL_TENANTS, Principal
 from redrive.core.run_options import takes_sealed

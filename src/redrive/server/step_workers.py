@@ -23,7 +23,7 @@ from redrive.core.states import StepStatus
 from redrive.errors import NotAllowed, NotFound
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
-from redrive.remote import step_protocol
+from redrive.remote import step_worker_protocol as step_protocol
 from redrive.server.problem_responses import ProblemError
 from redrive.server.worker_input import check_fields, make_request_error
 from redrive.settle.step_tasks import StepQueues, TaskReport, read_run_options, read_step_options

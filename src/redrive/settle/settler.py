@@ -17,8 +17,8 @@ import msgspec
 
 from redrive.clock import Clock
 from redrive.core.decide import decide
+from redrive.core.decide_entry import measure_parked_time
 from redrive.core.decide_run import replace_refused
-from redrive.core.decide_step import measure_parked_time
 from redrive.core.engine_messages import (
     ENGINE_TOPICS,
     NOTIFICATION_TOPIC,

@@ -18,7 +18,7 @@ import msgspec
 from redrive.clock import MICROS, Clock
 from redrive.core.circuit import Admission, AdmittedCall, resolve_circuit
 from redrive.core.classify import Category
-from redrive.core.decide_step import build_circuit_failure
+from redrive.core.decide_entry import build_circuit_failure
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import LetterCode, Stage
 from redrive.core.journal import generation_of_call

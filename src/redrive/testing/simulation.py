@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from redrive.app import Redrive
-from redrive.app.registered_code import collect_schedules
+from redrive.app.declarations import collect_schedules
 from redrive.app.runtime import Runtime
 from redrive.clock import MICROS, SystemClock
 from redrive.core.states import FINAL_RUN_STATUSES, RunStatus

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from redrive.clock import MICROS
-from redrive.ids import format_id
+from redrive.id_text import format_id
 from redrive.time_values import to_datetime, to_micros
 
 DEFAULT_START = datetime(2030, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from redrive.app import Redrive, RunHandle, Workflow
-from redrive.app.registered_code import find_circuit
+from redrive.app.declarations import find_circuit
 from redrive.clock import MICROS
 from redrive.core.circuit import CircuitState, CircuitStatus, build_rules, close_circuit, open_circuit
 from redrive.core.keys_and_ids import letter_id

@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from redrive.clock import MICROS, SystemClock
-from redrive.remote import step_protocol, worker_protocol
+from redrive.remote import step_worker_protocol as step_protocol
+from redrive.remote import worker_protocol
 from redrive.remote.worker_protocol import PROTOCOL
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from redrive.clock import MICROS, Clock
-from redrive.core.decide_step import record_start
+from redrive.core.decide_entry import record_start
 from redrive.core.outcomes import RunReleased
 from redrive.errors import StoreError
 from redrive.record_fields import replace

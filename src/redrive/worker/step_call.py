@@ -14,7 +14,7 @@ from redrive.clock import MICROS
 from redrive.core.circuit import AdmittedCall
 from redrive.core.classify import Category
 from redrive.core.decide import decide
-from redrive.core.decide_step import build_circuit_failure
+from redrive.core.decide_entry import build_circuit_failure
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import FailureReason, LetterCode, Stage
 from redrive.core.outcomes import AttemptFailed, AttemptStarted, AttemptSucceeded, EntryCancelled, EntryRef, Outcome

@@ -25,7 +25,7 @@ import msgspec
 
 from redrive.clock import MICROS
 from redrive.core.children import build_child_failed, build_child_failure, build_missing_run, is_answer
-from redrive.core.decide_step import WAIT_EXPIRED_ERROR_TYPE, build_answer_failure, build_wait_failure
+from redrive.core.decide_entry import WAIT_EXPIRED_ERROR_TYPE, build_answer_failure, build_wait_failure
 from redrive.core.failure_reason import FailureReason, build_step_failed
 from redrive.core.outcomes import (
     EntryCancelled,

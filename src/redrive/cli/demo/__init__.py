@@ -12,7 +12,7 @@ import shlex
 
 import click
 
-from redrive.cli.errors import list_path_commands
+from redrive.cli.hints import list_path_commands
 
 __all__ = ["demo", "list_commands"]
 

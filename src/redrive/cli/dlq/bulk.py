@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from redrive.cli.dlq.letter_selection import parse_rate_option
-from redrive.cli.errors import FAILED, INTERRUPTED, NOT_FOUND, REFUSED, CommandFailed, hint, worker_hint
+from redrive.cli.errors import FAILED, INTERRUPTED, NOT_FOUND, REFUSED, CommandFailed
+from redrive.cli.hints import hint, worker_hint
 from redrive.cli.options import ChangeOptions, find_bulk_id, interruptible_prompt
 from redrive.cli.output import (
     Column,

@@ -13,7 +13,8 @@ import click
 import msgspec
 
 from redrive.cli.dlq.replay import WAIT_OPTION, make_replay_decision, replay_options
-from redrive.cli.errors import CONFLICT, FAILED, INTERRUPTED, REFUSED, CommandFailed, UsageError, hint
+from redrive.cli.errors import CONFLICT, FAILED, INTERRUPTED, REFUSED, CommandFailed, UsageError
+from redrive.cli.hints import hint
 from redrive.cli.options import ChangeOptions
 from redrive.cli.output import Output, as_json, echo_err
 from redrive.cli.target import Target, decision_options, run_on

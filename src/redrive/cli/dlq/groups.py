@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from redrive.cli.dlq.list_show import join_error_and_reason
-from redrive.cli.errors import hint
+from redrive.cli.hints import hint
 from redrive.cli.options import REASON_OPTION, ChangeOptions, check_assignee
 from redrive.cli.output import Column, Output, display_tenant, echo, escape_line, field_columns, format_age, on_terminal
 from redrive.cli.target import (

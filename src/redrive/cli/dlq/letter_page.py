@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from redrive.cli.errors import hint
+from redrive.cli.hints import hint
 from redrive.cli.output import (
     as_json,
     escape_line,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from redrive.cli.errors import CONFLICT, NOT_FOUND, CommandFailed, UsageError, hint, rewrite_hints
+from redrive.cli.errors import CONFLICT, NOT_FOUND, CommandFailed, UsageError
+from redrive.cli.hints import hint, rewrite_hints
 from redrive.cli.options import TIME_TYPE, find_letter_id, parse_index_values
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 import click
 
 from redrive.cli.dlq.replay import WAIT_OPTION, input_edit_options, replay_options
-from redrive.cli.errors import NOT_FOUND, CommandFailed, hint, suggest_names
+from redrive.cli.errors import NOT_FOUND, CommandFailed
+from redrive.cli.hints import hint, suggest_names
 from redrive.cli.options import (
     DURATION_TYPE,
     ChangeOptions,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import assert_never
 
-from redrive.cli.errors import circuit_hint, hint, worker_hint
+from redrive.cli.hints import circuit_hint, hint, worker_hint
 from redrive.cli.output import format_time
 from redrive.core.circuit import CircuitStatus
 from redrive.core.failure_reason import LetterCode

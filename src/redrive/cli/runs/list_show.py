@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.errors import INTERRUPTED, app_name, hint
+from redrive.cli.errors import INTERRUPTED
+from redrive.cli.hints import app_name, hint
 from redrive.cli.options import TIME_TYPE, find_run_id, parse_index_values
 from redrive.cli.output import Column, Output, display_tenant, echo, echo_err, escape_line, field_columns, on_terminal
 from redrive.cli.target import Listing, PageOptions, Target, common_options, page_options, run_on, target_options

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from redrive.cli.errors import hint
+from redrive.cli.hints import hint
 from redrive.cli.output import (
     as_json,
     escape_line,

@@ -18,7 +18,8 @@ from redrive.core.roles import Permission, Principal
 from redrive.errors import NotFound, RedriveError
 from redrive.reasons import Reason, ReasonCode
 from redrive.record_fields import replace
-from redrive.remote import step_protocol, worker_protocol
+from redrive.remote import step_worker_protocol as step_protocol
+from redrive.remote import worker_protocol
 from redrive.server.problem_responses import ProblemError, answer_error
 from redrive.server.remote_workers import LONGEST_POLL, RemoteWorkers, WorkerSession
 from redrive.server.request_context import check_permissions, get_service, load_principal, request_address
