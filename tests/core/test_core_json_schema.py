@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, BeforeValidator, Field, WrapValidator
 from test_payload import EXACT, JSON, TYPED, Cat, Dog, Level, Order, Tree, returning, taking
 
-from redrive.core.json_schema import SchemaFault, _fits_fast, _SchemaCheck, find_faults
+from redrive.core.json_schema import SchemaFault, _fits_fast, _SchemaCheck, find_faults, find_json_fault
 from redrive.core.payload import Signature
 from redrive.reasons import Reason, ReasonCode
 
@@ -361,3 +361,19 @@ def test_the_fast_path_agrees_with_the_full_check(value: Any, parts: Any, needed
     asked |= {} if more is None else {"additionalProperties": more}
     if _fits_fast(value, asked):
         assert _SchemaCheck(asked).run(value, asked, ()) == []
+
+
+@each(
+    "text, fault",
+    [
+        (r'{"a": "\ud800", "\uDFFF": ["\ud83d\ude00", "\\ud800", "\""]}', None),
+        (r'"\ud80"', "is not JSON"),
+        (r'"\ud800', "is not JSON"),
+        (r'["\ud800", 1e999]', "is not JSON"),
+        (r'["\\\ud800\x"]', "is not JSON"),
+        ('"\ud800"', "is not JSON"),  # UTF-8 has no such character
+        (f'["\\ud800", {"[" * 300}{"]" * 300}]', "is nested deeper than 200 levels"),
+    ],
+)
+def test_half_a_character_is_json_only_if_it_is_escaped(text: str, fault: str | None) -> None:
+    assert find_json_fault(text) == fault

@@ -302,10 +302,24 @@ def is_deeper(value: JSON, levels: int) -> bool:
     return True
 
 
+# An escaped character is matched as a whole: in `\\ud800` an escaped backslash stands before an ordinary text.
+_SURROGATE = re.compile(r"\\(?:u[dD][89a-fA-F][0-9a-fA-F]{2}|.)", re.DOTALL)
+
+
+def _has_surrogate(text: str) -> bool:
+    return "\\ud" in text or "\\uD" in text
+
+
+def _blank_surrogate(escape: re.Match[str]) -> str:
+    return r"\u0020" if len(escape[0]) > 2 else escape[0]
+
+
 def find_json_fault(text: str) -> str | None:
     """Return why a text is not JSON that can be stored and read back, for a sentence that begins with its name."""
     try:
-        value = msgspec.json.decode(text)  # with its numbers: one that is too large could not be read back
+        # With its numbers: one that is too large could not be read back. msgspec refuses lone surrogates, which
+        # payloads may have.
+        value = msgspec.json.decode(_SURROGATE.sub(_blank_surrogate, text) if _has_surrogate(text) else text)
         # Only a text with that many brackets can be nested too deeply.
         if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(value, MAX_DEPTH - 1):
             return f"is nested deeper than {MAX_DEPTH} levels"
