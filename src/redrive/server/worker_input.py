@@ -65,7 +65,8 @@ def decode_outcome(number: int, text: msgspec.Raw, most: int) -> worker_protocol
     try:
         reported = worker_protocol.decode_outcome(text)
         check_fields(reported.fields, most)
-        if "place" in reported.fields and reported.fields["place"].kind is EntryKind.WAIT:
+        place = reported.fields.get("place")  # None if the workflow failed outside of its steps
+        if place is not None and place.kind is EntryKind.WAIT:
             _check_wait(reported.fields.get("input"))
     except (ValueError, RecursionError, InputError) as error:  # msgspec's errors are ValueErrors
         raise _make_outcome_error(number, error) from None
@@ -161,7 +162,7 @@ def check_start(
         replay_of=None,
         generation=0,
         letter=None,
-        handler_for=None,
+        handler_for=None if parent is None else parent.handler_for,
         index=read_sealed_index(run.index, options.index)
         if is_sealed(run.input)
         else extract_index_values(run.input, options.index),
