@@ -8,7 +8,7 @@ import gc
 import os
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import background_loop
@@ -66,6 +66,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest reads the marks
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests that `engines` names with a remote worker, too."""
+    if not engines.runs_remotely(metafunc.module.__name__, metafunc.function.__name__):
+        return
+    name, kinds = ("on_store", engines.KINDS) if "on_store" in metafunc.fixturenames else ("worker_kind", ["local"])
+    metafunc.definition.add_marker(pytest.mark.parametrize(name, [*kinds, engines.REMOTE], indirect=True))
+
+
+@pytest.fixture(autouse=True)
+def worker_kind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let the engines of a test have a remote worker, if its parameter says so."""
+    if getattr(request, "param", None) != engines.REMOTE:
+        yield
+        return
+    with engines.remote_workers():
+        yield
 
 
 def pytest_collection_finish() -> None:
