@@ -45,6 +45,7 @@ KINDS = ["sqlite", *cluster.POSTGRES[:1]]
 # For what does not depend on the store, and costs many processes or requests: one of the two servers.
 ON_SQLITE = pytest.mark.parametrize("remote", KINDS[:1], indirect=True)
 ON_POSTGRES = pytest.mark.parametrize("remote", KINDS[1:], indirect=True)
+LARGE = bool(os.environ.get("REDRIVE_REMOTE"))  # `./dev prove` sets it
 AT_ONCE = RetryPolicy(max_retries=3, delays=["10ms"])
 
 
@@ -446,7 +447,7 @@ def _length(head: bytes) -> int:
 
 
 async def test_lost_answers_cost_no_attempt(remote: Remote) -> None:
-    calls = 0
+    calls, runs = 0, 1000 if LARGE else 40
     async with dropping_proxy(lambda: remote.process.address, every=3) as proxy:
         app = remote.app(url=proxy)
 
@@ -463,9 +464,9 @@ async def test_lost_answers_cost_no_attempt(remote: Remote) -> None:
             return number
 
         async with app:
-            handles = await remote_lossy.start_many([(number,) for number in range(40)])
-            assert [await handle.result("60s") for handle in handles] == [number + 5 for number in range(40)]
-    assert calls == 200
+            handles = await remote_lossy.start_many([(number,) for number in range(runs)])
+            assert [await handle.result("60s") for handle in handles] == [number + 5 for number in range(runs)]
+    assert calls == 5 * runs
     async with opened(remote.world.url) as store:
         for row in await store.runs_by_id([handle.id for handle in handles]):
             assert {entry.attempt for entry in await store.journal(row.id)} == {1}
@@ -606,7 +607,7 @@ async def test_killed_workers_lose_nothing_and_repeat_no_step_that_must_not_be(r
 
 async def test_a_worker_that_was_cut_off_comes_back_without_suspects(remote: Remote) -> None:
     """A partition longer than the lease: the runs are begun again together, not one suspect after the other."""
-    began, go, cut = 0, asyncio.Event(), False
+    began, go, cut, runs = 0, asyncio.Event(), False, 50 if LARGE else 20
     async with dropping_proxy(lambda: remote.process.address, 0, lambda: cut) as proxy:
         app = remote.app(url=proxy, lease="2s")
 
@@ -622,8 +623,8 @@ async def test_a_worker_that_was_cut_off_comes_back_without_suspects(remote: Rem
             return await held()
 
         async with app:
-            handles = await remote_partition.start_many([() for _ in range(20)])
-            await until(lambda: began == 20, "all steps begin")
+            handles = await remote_partition.start_many([() for _ in range(runs)])
+            await until(lambda: began == runs, "all steps begin")
             worker = app.runtime.worker
             assert worker is not None
             first = worker.id
@@ -635,15 +636,15 @@ async def test_a_worker_that_was_cut_off_comes_back_without_suspects(remote: Rem
                     return sum(row.deaths for row in rows)
 
                 end = time.monotonic() + PATIENCE
-                while await suspects() < 20:
+                while await suspects() < runs:
                     assert time.monotonic() < end, "the worker was never declared dead"
                     await asyncio.sleep(0.05)
                 cut = False
-                await until(lambda: began == 40, "all steps begin again")
+                await until(lambda: began == 2 * runs, "all steps begin again")
                 assert worker.id != first
                 assert await suspects() == 0
             go.set()
-            assert [await handle.result("30s") for handle in handles] == [1] * 20
+            assert [await handle.result("30s") for handle in handles] == [1] * runs
 
 
 async def test_cancel_and_revocation_reach_a_worker(remote: Remote, tmp_path: Path) -> None:
