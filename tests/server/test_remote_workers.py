@@ -811,8 +811,9 @@ async def test_an_operator_ends_workers(remote: Remote, tmp_path: Path) -> None:
 
 @ON_POSTGRES
 async def test_servers_may_die_in_turn(remote: Remote) -> None:
-    second = await asyncio.to_thread(lambda: Process(remote.world.url, chores=True, app=None).ready())
-    addresses = [remote.process.address, second.address]
+    """Two servers take turns. Each is killed, and another one replaces the first of them."""
+    both = [Process(remote.world.url, chores=True, app=None) for _ in range(2)]
+    addresses = [(await asyncio.to_thread(each.ready)).address for each in both]
     turn = 0
 
     def target() -> str:
@@ -829,7 +830,7 @@ async def test_servers_may_die_in_turn(remote: Remote) -> None:
             async def paced(number: int) -> int:
                 nonlocal calls
                 calls += 1
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.03)
                 return number + 1
 
             @app.workflow
@@ -841,11 +842,16 @@ async def test_servers_may_die_in_turn(remote: Remote) -> None:
             async with app:
                 handles = await remote_servers.start_many([(number,) for number in range(20)])
                 await until(lambda: calls > 10, "work begins")
-                second.process.kill()
+                both[0].process.kill()
+                addresses[0] = remote.process.address
+                await until(lambda: calls > 40, "work continues")
+                assert calls < 100
+                both[1].process.kill()
                 addresses.pop()
                 assert [await handle.result("60s") for handle in handles] == [number + 5 for number in range(20)]
     finally:
-        second.end()
+        for each in both:
+            each.end()
     assert calls == 100
 
 
