@@ -188,7 +188,7 @@ async def test_a_catalogue_item_comes_from_the_newest_version_that_registers_it(
         items = tuple(replace(item, schema_in=schema) for item in seen.workflows)
         steps = (CatalogueItem(name="charge", options="{}", schema_in=schema, schema_out="out"),)
         await kit.store.enlist(
-            NewWorker(name="n", version=version, workflows=names, lease=SECOND),
+            NewWorker(name="n", version=version, workflows=names, lease=30 * SECOND),
             replace(seen, workflows=items, steps=steps),
         )
 
